@@ -1,7 +1,6 @@
 """The verb: fastppo bench [settings of training] [options of its own]."""
 
 import json
-import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal, Sequence
 from fastppo.cli import command_line
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError, Omit, Set
+from fastppo.machine.file_access import check_output
 from fastppo.machine.stderr import status_while
 
 
@@ -70,8 +70,8 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """
     request = command_line.read(argv, Bench)
     options = request.options
-    for path in filter(None, (options.json, options.profile)):
-        check_writable(path)
+    for path in {options.json, options.profile} - {None, "-"}:
+        check_output(Path(path))  # measuring takes minutes
     from fastppo.trainer.given_settings import checked_source
     checked_source(None, {"env_name": request.config.env_name} | request.given).close()
     from fastppo.benchmark import session, table
@@ -98,15 +98,6 @@ class ProgressPrinter(ExitStack):
         """Shows `line` until the next one, or the end of the block."""
         self.close()
         self.enter_context(status_while(line))
-
-
-def check_writable(path: str) -> None:
-    """Raises ConfigError if a file at `path` cannot be written; measuring takes minutes."""
-    place = Path(path).absolute()
-    if path != "-" and (place.is_dir() or not os.access(
-            place if place.exists() else place.parent, os.W_OK)):
-        raise ConfigError(f"cannot write {path}{' (a folder)' * place.is_dir()}",
-                          "give a file that can be written, in a folder that exists")
 
 
 def write_json(path: str, report: dict[str, Any]) -> None:

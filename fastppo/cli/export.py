@@ -65,16 +65,10 @@ def steps_to_check(policy, env_name: str | None):
 
     `env_name` is the environment that the user names, if any.
     """
-    from fastppo.envs.families import is_registered
-    from fastppo.envs.make import make_factory, wrapping
     from fastppo.runs.export_graph import play_episodes, sample_episodes
-    from fastppo.runs.loaded_policy import stored_arguments
-    stored, kwargs = policy.config.env_name, policy.config.env_kwargs or {}
-    name = env_name or (stored if is_registered(stored) else "")  # no module of the file's
-    # Not installed here, another version, or with texts.
+    from fastppo.runs.loaded_policy import factories_for
+    # Without one of the user's: the file's may be not installed here, another version, or code.
     with contextlib.suppress(*() if env_name else (Error,)):
-        if name:
-            factory = make_factory(name, None, stored_arguments(stored, kwargs),
-                                   **wrapping(vars(policy.config)))
-            return play_episodes(policy, factory), f"steps of {name}"
+        factory = factories_for(policy, env_name)[0]
+        return play_episodes(policy, factory), f"steps of {factory.name}"
     return sample_episodes(policy), "samples of its observation space"

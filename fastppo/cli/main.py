@@ -104,9 +104,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 show_status("")
                 traceback.print_exc()
             code = 2 if isinstance(error, USAGE_ERRORS) else 1
-            if not reported_elsewhere(error, interrupts):
-                named = code == 1 and limits.rank_count() > 1
-                place = f"rank {limits.rank_of_process()}: " * named
+            several = limits.rank_count() > 1
+            if not (several and reported_elsewhere(error, interrupts)):
+                place = f"rank {limits.rank_of_process()}: " * (several and code == 1)
                 note(f"{place}{error.shell}", "error")
             raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
         except ModuleNotFoundError as error:

@@ -6,7 +6,11 @@ from typing import Literal, Sequence
 
 from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
+from fastppo.machine.file_access import check_output
+from fastppo.machine.stderr import note
 from fastppo.settings.known_names import MEAN_RETURN
+
+PICTURE_FORMATS = ".png", ".svg", ".pdf"
 
 
 @dataclass(frozen=True)
@@ -39,20 +43,13 @@ class Plot:
 def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
     paths, options = words_and_options(argv, Plot)
-    from fastppo.reports.run_table import (
-        check_picture_path,
-        group_runs,
-        mean_ends_early,
-        read_runs,
-        with_values,
-    )
+    from fastppo.reports.run_table import group_runs, mean_ends_early, read_runs, with_values
     output = Path(options.output)
-    check_picture_path(output)
+    check_output(output, PICTURE_FORMATS)
     tables = [read_runs(path) for path in paths]
     groups = with_values(group_runs(tables, options.labels), options.metric)
     for group in groups:
         group.curves(options.metric)  # for its errors, before matplotlib is imported
-    from fastppo.machine.stderr import note
     from fastppo.reports.curves import save_curves
     from fastppo.reports.density import save_density
     save = save_curves if options.kind == "curve" else save_density

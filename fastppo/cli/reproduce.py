@@ -57,10 +57,8 @@ def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.json")
     settings = read_settings(folder / known_names.CONFIG_FILE)
     check_given(folder, settings, options)
-    from fastppo.reports.run_table import last_row
-    last = int(last_row(folder / known_names.METRICS_FILE).get(GLOBAL_STEP, 0))
-    if not last:
-        raise ConfigError(f"{folder} has no complete row of metrics to compare with")
+    from fastppo.reports.run_table import read_runs
+    last = int(read_runs(str(folder))[0].columns[GLOBAL_STEP][-1])
     new, reached = train_again(command_again(folder, settings, options),
                                min(options.total_steps or last, last))
     if not report_bits(folder, new, reached):
@@ -104,7 +102,7 @@ def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
     request = command_line.read(words)
     with opened_run(request) as (ppo, folder, resumed):
         print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
-        write_start_files(folder, words, ppo.config.torch_threads)
+        write_start_files(folder, words, ppo.config)
         ppo.learn(callbacks=[lambda ppo, _: ppo.step < steps])
         ppo.save(folder / known_names.MODEL_FILE)
         return folder, ppo.step

@@ -8,66 +8,48 @@ import logging
 import os
 import re
 import shlex
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, NamedTuple, Sequence
 
 from fastppo.cli.command_line import Train, flag_of_each_word
 from fastppo.config import Config
-from fastppo.errors import ConfigError, Error, Omit, Set, program
+from fastppo.errors import ConfigError, Error, Omit, Set, format_value, program
+from fastppo.machine import file_access
 from fastppo.machine.child_process import without_secrets
-from fastppo.machine.file_access import (
-    CONTROL_CHARACTERS,
-    free_path,
-    open_regular,
-    read_json,
-    read_text,
-    write_error,
-)
+from fastppo.machine.file_access import free_path
 from fastppo.machine.installation import check_loggers
-from fastppo.runs.facts import system_facts
 from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkpoints_in, policy_at
-from fastppo.runs.tensor_file import write_file
 from fastppo.settings import known_names
 from fastppo.settings.known_names import COMMAND_FILE, SYSTEM_FILE
 
 log = logging.getLogger("fastppo")
 
 
-def write_start_files(folder: Path, argv: Sequence[str], torch_threads: int) -> None:
+def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None:
     """Adds the command to command.txt, and writes the facts on the machine to system.json.
 
-    A warning says if one cannot be written.
+    The command has the words `argv`, as they are typed in a shell. A warning says if a file cannot
+    be written.
     """
     try:
-        append_command(folder / COMMAND_FILE, argv)
-        facts = json.dumps(system_facts(torch_threads), indent=1)
-        write_file(folder / SYSTEM_FILE, f"{facts}\n".encode())
+        with open(folder / COMMAND_FILE, "a", encoding="utf-8", errors="surrogateescape",
+                  opener=file_access.open_regular) as file:
+            file.write(f"{program()} {shlex.join(public_words(argv, config.env_kwargs))}\n")
+        from fastppo.runs.facts import system_facts
+        facts = json.dumps(system_facts(config.torch_threads or 1), indent=1)
+        file_access.write_bytes(folder / SYSTEM_FILE, f"{facts}\n".encode())
     except Exception as error:  # whatever it is, a run does not end for it
         reason = getattr(error, "strerror", None) or getattr(error, "what", error)
         log.warning("%s has no complete record of its start: %s", folder, reason)
 
 
-def append_command(path: Path, argv: Sequence[str]) -> None:
-    """Adds a line to a file: the command with the words `argv`, as it is typed in a shell."""
-    with open(path, "a", encoding="utf-8", errors="surrogateescape", opener=open_regular) as file:
-        file.write(f"{program()} {shlex.join(public_words(argv))}\n")
-
-
-def public_words(argv: Sequence[str]) -> list[str]:
-    """The words of a command; what may be a password in env_kwargs becomes ***."""
-    return [public_word(word) if name == "env_kwargs" else word
-            for name, word in flag_of_each_word(argv)]
-
-
-def public_word(word: str) -> str:
-    """A word that is, or ends with, the value of env_kwargs, without what may be a password."""
-    start, text = re.findall(r"(?s)^(--[\w-]+=?)?(.*)", word)[0]
-    try:
-        return start + json.dumps(without_secrets(json.loads(text))) if text else word
-    except ValueError:
-        return f"{start}***"
+def public_words(argv: Sequence[str], env_kwargs: dict[str, Any] | None) -> list[str]:
+    """The words of a command; its `env_kwargs` come last, with *** for what may be a password."""
+    words = [word for name, word in flag_of_each_word(argv) if name != "env_kwargs"]
+    public = f"--env_kwargs={format_value(without_secrets(env_kwargs))}"
+    return words + [public] * (len(words) < len(argv))
 
 
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
@@ -88,7 +70,7 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     Raises ConfigError for options that contradict each other, and for what needs no torch to be
     refused: packages and files that are missing, environments that cannot be made.
     """
-    given, seed = config.run_dir and Path(config.run_dir), config.seed
+    given, seed = Path(config.run_dir) if config.run_dir else None, config.seed
     if options.resume is not None and options.init_from is not None:
         raise ConfigError("--init_from starts a new run, and --resume continues one",
                           (Omit("resume"), Omit("init_from")))
@@ -113,7 +95,7 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
         folder = place if place.is_dir() else place.parent
         check_resumed(options, folder, given or folder)
         given = folder
-    if given and str(given) != str(given).translate(CONTROL_CHARACTERS):
+    if given and str(given) != str(given).translate(file_access.CONTROL_CHARACTERS):
         raise ConfigError(f"the run's folder {str(given)!r} has control characters in its name",
                           "rename it")
     check_loggers(config.logger or ())
@@ -154,25 +136,16 @@ def last_run(env_name: str, name: str | None, seed: int | None) -> Path | None:
 def stored_seed(run_dir: Path | None) -> int | None:
     """The seed of the run in a folder, which may have ended before its first checkpoint."""
     with suppress(OSError, ValueError, LookupError, TypeError):  # none, or not ours
-        seed = run_dir and read_json(run_dir / known_names.CONFIG_FILE)["seed"]
+        seed = run_dir and file_access.read_json(run_dir / known_names.CONFIG_FILE)["seed"]
         return seed if isinstance(seed, int) else None
-
-
-def run_folder(run: ChosenRun, may_have_files: bool) -> AbstractContextManager[Path]:
-    """The folder of a run that is resumed, or a new one; see new_folder."""
-    if run.place is not None and run.folder is not None:
-        return nullcontext(run.folder)
-    return new_folder(run.folder, run.name, may_have_files)
 
 
 @contextmanager
 def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator[Path]:
-    """A new folder for a run, `run_dir` or runs/{name}__{now}; if it stays empty it is removed.
+    """The folder for a run, `run_dir` or a new runs/{name}__{now}; if it stays empty it is removed.
 
-    So it is after an Error or an interrupt before the first iteration.
-
-    Raises ConfigError if `run_dir` cannot be made, or, unless `again`, if it has files beside
-    OUTPUT_FILE.
+    So it is after an Error or an interrupt before the first iteration. Raises ConfigError if it
+    cannot be made, or, unless `again`, if it has files beside OUTPUT_FILE.
     """
     folder = Path(run_dir or f"runs/{name}__{datetime.now():%Y%m%d-%H%M%S}")
     if run_dir and not again:
@@ -183,7 +156,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
         before = {*os.listdir(folder)}
     except OSError as error:
-        raise write_error(folder, error) from error
+        raise file_access.write_error(folder, error) from error
     try:
         yield folder
     except (Error, KeyboardInterrupt):
@@ -213,7 +186,7 @@ def remove_start(folder: Path, before: set[str]) -> None:
     Those that were there `before` it stay, and OUTPUT_FILE, for who started the run.
     """
     tables = known_names.METRICS_FILE, known_names.EPISODES_FILE
-    rows = [len(read_text(folder / name).splitlines()) for name in tables
+    rows = [len(file_access.read_text(folder / name).splitlines()) for name in tables
             if (folder / name).exists()]
     files = {*os.listdir(folder)} - {known_names.OUTPUT_FILE} - before
     if files <= known_names.START_FILES and max(rows, default=0) <= 1:

@@ -5,25 +5,19 @@ import re
 import shlex
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
-from typing import Iterator, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
 from fastppo.cli.command_line import Request, flag_of_each_word
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.cli.run_folder import check_empty, choose_run, run_folder
+from fastppo.cli.run_folder import check_empty, choose_run, new_folder
 from fastppo.errors import ConfigError, Omit, program
 from fastppo.machine import limits
 from fastppo.machine.child_process import start_command, stop_command
 from fastppo.machine.stderr import StatusLine, note
-from fastppo.settings.known_names import (
-    GLOBAL_STEP,
-    MEAN_RETURN,
-    METRICS_FILE,
-    OUTPUT_FILE,
-    SUMMARY_FILE,
-)
+from fastppo.settings.known_names import MEAN_RETURN, METRICS_FILE, OUTPUT_FILE, SUMMARY_FILE
 from fastppo.settings.values import return_text
 
 MOST_SEEDS = 1_000
@@ -122,11 +116,11 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
     A signal is passed on to them once. If anything fails here, they are stopped.
     """
     waiting, running, runs, sent = [*seeds], [], [], 0
-    with ExitStack() as folders, StatusLine() as line:
+    with ExitStack() as stack, StatusLine() as line:
         try:
             while running or waiting and not interrupts.signum:
                 while waiting and len(running) < at_once and not interrupts.signum:
-                    runs.append(folders.enter_context(started(request, words, waiting.pop(0))))
+                    runs.append(started(request, words, waiting.pop(0), stack))
                     running.append(runs[-1])
                 if interrupts.signum and not sent:
                     sent = interrupts.signum
@@ -139,8 +133,7 @@ def run_seeds(request: Request, words: Sequence[str], seeds: Sequence[int], at_o
                     line.clear()
                     print_seed_end(run)
                 if line.is_due and request.config.progress != "none":
-                    line("   |   ".join(state_text(one, request.config.total_steps)
-                                        for one in running))
+                    line("   |   ".join(map(state_text, running)))
         finally:
             for run in running:  # all at once, before each is waited for
                 run.process.terminate()
@@ -157,30 +150,25 @@ def print_seed_end(run: SeedRun) -> None:
               sep="\n  ", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def started(request: Request, words: Sequence[str], seed: int) -> Iterator[SeedRun]:
-    """The run of a seed, in a new folder or that of the run to resume; stopped at the end."""
+def started(request: Request, words: Sequence[str], seed: int, stack: ExitStack) -> SeedRun:
+    """The run of a seed, in a new folder or that of the run to resume; `stack` stops it at the end.
+    """
     options, config = request.options, request.config.replace(seed=seed)
     if config.run_dir:
         config = config.replace(run_dir=os.path.join(config.run_dir, str(seed)))
     chosen = choose_run(options, config, seed)
-    with run_folder(chosen, options.resume == "auto") as folder:
-        own = [*words, f"--seed={seed}", f"--run_dir={folder}"]
-        process = start_command(own, folder / OUTPUT_FILE)
-        try:
-            yield SeedRun(seed, folder, process, time.monotonic())
-        finally:
-            stop_command(process)
+    folder = stack.enter_context(new_folder(chosen.folder, chosen.name, options.resume == "auto"))
+    process = start_command([*words, f"--seed={seed}", f"--run_dir={folder}"],
+                            folder / OUTPUT_FILE)
+    stack.callback(stop_command, process)
+    return SeedRun(seed, folder, process, time.monotonic())
 
 
-def state_text(run: SeedRun, total: int) -> str:
-    """The seed, share of the steps and return of a run: seed 3   42 %   return 148.3."""
-    from fastppo.reports.run_table import last_row
-    row, seconds = last_row(run.folder / METRICS_FILE), time.monotonic() - run.begun
-    if not row:
-        return f"seed {run.seed}   starting, {seconds:.0f} s"
-    shown = f"return {return_text(row[MEAN_RETURN])}" if MEAN_RETURN in row else "no episode yet"
-    return f"seed {run.seed}   {100 * row[GLOBAL_STEP] / total:.0f} %   {shown}"
+def state_text(run: SeedRun) -> str:
+    """The seed of a run, and of its last line of progress share and return: 42% return 148.3."""
+    steps = [line.split() for line in last_lines(run) if line.startswith("step ")]
+    now = " ".join(steps[-1][2:5]) if steps else f"starting, {time.monotonic() - run.begun:.0f} s"
+    return f"seed {run.seed}   {now}"
 
 
 def last_lines(run: SeedRun) -> list[str]:

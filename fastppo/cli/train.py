@@ -7,7 +7,7 @@ import shlex
 import sys
 import tempfile
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
@@ -16,7 +16,7 @@ from fastppo.cli import command_line
 from fastppo.cli.command_line import Request
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.cli.run_folder import choose_run, link_latest, run_folder
+from fastppo.cli.run_folder import choose_run, link_latest, new_folder
 from fastppo.cli.seeds import train_seeds
 from fastppo.errors import flag, program
 from fastppo.machine import limits
@@ -64,7 +64,7 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
         if not ppo.ranks.share(not is_complete(ppo, folder)):
             print(f"complete  {ppo.step:,} of {ppo.total:,} steps   {folder / MODEL_FILE}")
             return
-        write_start_files(folder, argv, ppo.config.torch_threads)
+        write_start_files(folder, argv, ppo.config)
         sinks = list(ppo.sinks)
         summary = learn_and_save(ppo, folder, interrupts, request.options.video)
         if ppo.config.eval_episodes:
@@ -84,12 +84,10 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
 def shown_config(request: Request) -> str:
     """All settings of a new run as TOML, those that are resolved for this machine included."""
     from fastppo.trainer.given_settings import checked_source
-    source = checked_source(None, {"env_name": request.config.env_name} | request.given)
-    from fastppo.trainer.resolve import resolve
-    try:
+    with closing(checked_source(None, {"env_name": request.config.env_name} | request.given)
+                 ) as source:
+        from fastppo.trainer.resolve import resolve
         config = resolve(source)
-    finally:
-        source.close()
     if request.config.seed is None:
         config = config.replace(seed=None)
     sources = sources_of(request.given, request.changes, request.preset, config)
@@ -109,7 +107,8 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
     drawn, opened, ranks = secrets.randbits(31), False, None
     while not opened:
         run = None if further else choose_run(options, config, drawn)
-        with run_folder(run, options.resume == "auto") if run else nullcontext(Path()) as folder:
+        with new_folder(run.folder, run.name, options.resume is not None) if run \
+                else nullcontext(Path()) as folder:
             start = request.given | {"progress": progress, "run_dir": str(folder)}
             start |= {"run_dir": None, "logger": None} if further else {}
             known = [] if further else checkpoints_in(folder)
@@ -267,7 +266,8 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     from fastppo.video.recorder import record_episode
     from fastppo.video.video import best_format
     try:
-        announce(ppo, f"curve     {save_curve(folder)}")
+        if ppo.episodes.count:
+            announce(ppo, f"curve     {save_curve(folder)}")
         if video:
             shows = ppo.config.progress != "none"
             with status_while("recording an episode") if shows else nullcontext():

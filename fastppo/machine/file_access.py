@@ -110,13 +110,16 @@ def free_path(path: Path, first: int = 2) -> Path:
 
 
 def check_output(path: Path, endings: Sequence[str] = ()) -> None:
-    """Raises ConfigError if an output is no file, or has none of the `endings`, if there are any.
+    """Raises ConfigError if an output cannot be written, is no file, or has none of the `endings`.
     """
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is {'a folder' if path.is_dir() else 'a device or pipe'}, and"
                           " the output is a file")
     if endings and path.suffix.lower() not in endings:
         raise ConfigError(f"{path} is no name that ends with {' or '.join(endings)}")
+    if not os.access(path.parent, os.W_OK):
+        raise ConfigError(f"there is no folder {path.parent} to write into",
+                          "give a file in a folder that exists")
 
 
 def write_error(path: Path, error: OSError) -> ConfigError:

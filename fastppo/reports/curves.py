@@ -1,11 +1,9 @@
 """Learning curves: of several runs or seeds on one picture, and the curve of one run."""
 
 import math
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
-import numpy as np
 from gymnasium.envs.registration import registry
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -15,7 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from fastppo.errors import ConfigError, Set
 from fastppo.machine.file_access import replaced
-from fastppo.reports.run_table import Curve, RunGroup, RunTable, mean_curve, read_runs
+from fastppo.reports.run_table import Curve, RunGroup, group_runs, mean_curve, read_runs
 from fastppo.settings.known_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
 
 DOTS_PER_INCH = 200  # twice those of a usual screen
@@ -39,25 +37,21 @@ AXIS_NAMES = {MEAN_RETURN: "return, mean of the last 100 episodes",
               KL: "KL divergence of an update", EXPLAINED_VARIANCE: "explained variance"}
 
 
-def house_style() -> AbstractContextManager:
-    """The settings of matplotlib in which pictures are drawn and saved; then they are as before."""
-    return rc_context(STYLE)
-
-
 def empty_figure(width: float, height: float) -> Figure:
     """A figure without axes, of a size in inches; it is no part of pyplot's state."""
     return Figure((width, height), dpi=DOTS_PER_INCH,
                   layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08))
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Writes a figure as its ending says, png, svg or pdf, whole or not at all.
+def save_figure(path: Path, draw: Callable[..., Figure], *drawn: Any) -> Path:
+    """Writes the figure of draw(*drawn) as its ending says, png, svg or pdf, whole or not at all.
 
-    Raises ConfigError if that fails.
+    It is drawn and saved with settings of matplotlib that are then as before. Raises ConfigError if
+    the file cannot be written.
     """
     try:
-        with replaced(path) as part:
-            figure.savefig(part)
+        with rc_context(STYLE), replaced(path) as part:
+            draw(*drawn).savefig(part)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}",
                           Set(output=f"another/folder/{path.name}")) from error
@@ -72,21 +66,21 @@ def set_title(axes: Axes, text: str, below: str) -> None:
     line.set_in_layout(False)  # a long one must not make the axes narrow
 
 
-def step_axis(axes: Axes, most: int = 9) -> None:
+def step_axis(axes: Axes) -> None:
     """Makes the x axis of what is drawn one of environment steps, from 0 on: 0, 400k, 1.2M.
 
-    It has ticks at round numbers of whole steps, at most `most` + 1.
+    It has ticks at round numbers of whole steps, at most ten.
     """
     axes.set_xlabel("environment steps")
-    axes.xaxis.set_major_locator(MaxNLocator(most, steps=TICK_STEPS, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(9, steps=TICK_STEPS, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
 
 
-def metric_axis(axes: Axes, metric: str, most: int = 6) -> None:
-    """Makes the y axis one of a metric, with at most `most` + 1 ticks at round numbers."""
+def metric_axis(axes: Axes, metric: str) -> None:
+    """Makes the y axis one of a metric, with at most seven ticks at round numbers."""
     axes.set_ylabel(AXIS_NAMES.get(metric, metric))
-    axes.yaxis.set_major_locator(MaxNLocator(most, steps=TICK_STEPS))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=TICK_STEPS))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
 
 
@@ -104,15 +98,11 @@ LONGEST_LABEL = 50  # letters; more do not fit above the curve of a run
 def save_curve(folder: Path) -> Path:
     """Writes curve.png into the folder of a run, and returns its path.
 
-    It shows the return over steps with the evaluations while training, and below it the KL
-    divergence and the explained variance, one below -1 as -1; 1200 x 880 dots. Raises ConfigError
-    if there is no table of metrics with a complete row, or if the file cannot be written.
+    Raises ConfigError if there is no table of metrics with a complete row, if no episode has ended,
+    or if the file cannot be written.
     """
-    table, = read_runs(str(folder))
-    with house_style():
-        if (path := folder / CURVE_FILE).is_symlink():
-            path.unlink()  # what it names is no file of this run
-        return save_figure(draw_run(table), path)
+    runs = group_runs([read_runs(str(folder))], None)
+    return save_curves(runs, MEAN_RETURN, folder / CURVE_FILE)
 
 
 def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
@@ -123,8 +113,7 @@ def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run without the metric, or if the
     file cannot be written.
     """
-    with house_style():
-        return save_figure(draw_groups(groups, metric), path)
+    return save_figure(path, draw_groups, groups, metric)
 
 
 def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
@@ -158,17 +147,13 @@ def groups_text(groups: Sequence[RunGroup]) -> str:
     """The line below a title: the seed of a single run, or the meaning of the lines."""
     counts = [len(group.tables) for group in groups]
     if counts == [1]:
-        return seed_text(groups[0].tables[0])
+        seed = groups[0].tables[0].seed
+        return "" if seed is None else f"seed {seed}"
     if max(counts) == 1:
         return ""
     shade = "; shade: its 95 % interval, within the lowest and the highest run"
     return (f"mean over {counts[0]} runs" if len(counts) == 1 else "mean over runs") + shade * (
         max(counts) >= FEWEST_FOR_INTERVAL)
-
-
-def seed_text(table: RunTable) -> str:
-    """The seed of a run in words; "" if it is not known."""
-    return "" if table.seed is None else f"seed {table.seed}"
 
 
 def short(text: str) -> str:
@@ -214,48 +199,3 @@ def mark_solved(axes: Axes, name: str, metric: str) -> None:
     axes.annotate(f"solved\n{number_text(mark)}", (1, mark), (5, 0), color=GREY,
                   size=8, va="center", xycoords=("axes fraction", "data"),
                   textcoords="offset points")
-
-
-def draw_run(table: RunTable) -> Figure:
-    """The figure of save_curve, 6 x 4.4 inches."""
-    figure = empty_figure(6, 4.4)
-    panels = figure.subplot_mosaic([["return", "return"], ["kl", "variance"]],
-                                   height_ratios=[2.4, 1])
-    draw_return(panels["return"], table)
-    draw_small(panels["kl"], table, KL)
-    draw_small(panels["variance"], table, EXPLAINED_VARIANCE)
-    panels["variance"].set_ylim(-1.05 if panels["variance"].get_ylim()[0] < -0.2 else -0.2, 1.05)
-    return figure
-
-
-def draw_return(axes: Axes, table: RunTable) -> None:
-    """Draws the return of a run over steps, with points for its evaluations."""
-    set_title(axes, short(table.title), seed_text(table))
-    for metric, look, label in ((MEAN_RETURN, "-", "mean of the last 100 episodes"),
-                                (EVAL_RETURN, "o", "evaluation")):
-        if table.has_value(metric):
-            draw_line(axes, table.curve(metric), look, color=COLOURS[look == "o"],
-                      linewidth=1.8, label=label)
-    step_axis(axes)
-    axes.set_xlabel("")  # the panels below have it
-    metric_axis(axes, MEAN_RETURN)
-    if len(axes.lines) > 1:
-        axes.set_ylabel("return")
-        axes.legend(loc="best")
-    if axes.lines:
-        mark_solved(axes, table.title, MEAN_RETURN)
-    else:
-        axes.set(xticks=[], yticks=[])
-        axes.annotate("no episode has ended", (0.5, 0.5), xycoords="axes fraction",
-                      ha="center", color=GREY)
-
-
-def draw_small(axes: Axes, table: RunTable, metric: str) -> None:
-    """Draws a metric of a run in a small panel, with its name above."""
-    if table.has_value(metric):
-        steps, values = table.curve(metric)
-        draw_line(axes, (steps, np.maximum(values, -1)), color=GREY, linewidth=1.1)
-    step_axis(axes, 4)
-    metric_axis(axes, metric, 3)
-    axes.set_title(axes.get_ylabel(), loc="left", color=GREY, size=8.5)
-    axes.set_ylabel("")

@@ -35,8 +35,7 @@ def save_density(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
     if metric not in SINGLE:
         raise ConfigError(f"a density chart shows single episodes, which have no {metric}",
                           tuple(Set(metric=name) for name in SINGLE))
-    with curves.house_style():
-        return curves.save_figure(draw_density(groups[0], metric), path)
+    return curves.save_figure(path, draw_density, groups[0], metric)
 
 
 def draw_density(group: RunGroup, metric: str) -> Figure:

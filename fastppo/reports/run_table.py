@@ -16,14 +16,12 @@ import numpy as np
 
 from fastppo.config import Config, having
 from fastppo.errors import ConfigError, Set, format_value
-from fastppo.machine.file_access import check_output, open_regular, read_json, read_text
+from fastppo.machine.file_access import read_json, read_text
 from fastppo.machine.stderr import note
 from fastppo.settings.known_names import CONFIG_FILE, GLOBAL_STEP, METRICS_FILE, SUMMARY_FILE
 
-LONGEST_ROW = 65_536  # bytes
 LARGEST_TABLE = 1 << 30
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
-ENDINGS = ".png", ".svg", ".pdf"  # of pictures
 
 
 class RunTable(NamedTuple):
@@ -70,9 +68,8 @@ def read_runs(text: str) -> list[RunTable]:
     ConfigError if a file cannot be read, or if no run is left.
     """
     files: dict[Path, Path] = {}
-    for path in expand(text):
-        for file in tables_in(path):
-            files.setdefault(file.resolve(), file)
+    for file in files_named(text):
+        files.setdefault(file.resolve(), file)
     tables = [read_table(file) for file in files.values()]
     empty = [table.file for table in tables if not len(table.columns[GLOBAL_STEP])]
     if len(empty) == len(tables):
@@ -83,43 +80,26 @@ def read_runs(text: str) -> list[RunTable]:
     return [table for table in tables if table.file not in empty]
 
 
-def check_picture_path(path: Path) -> None:
-    """Raises ConfigError unless a picture can be written to `path`, by its ending and folder."""
-    check_output(path, ENDINGS)
-    if not path.parent.is_dir():
-        raise ConfigError(f"there is no folder {path.parent}", Set(output=path.name))
-
-
-def expand(text: str) -> list[Path]:
-    """The paths that `text` stands for; ConfigError if a pattern in it fits nothing."""
-    if os.path.exists(text):  # a long list is no name of a file
-        return [Path(text)]
-    paths = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        if not glob.has_magic(part):
-            paths.append(Path(part))
-            continue
-        found = sorted(map(Path, glob.glob(part)))
-        if not found:
+def files_named(text: str) -> list[Path]:
+    """The tables of the runs that `text` names; ConfigError if a pattern or path in it has none."""
+    is_path = os.path.exists(text)  # a long list is no name of a file
+    found: list[Path] = []
+    for part in [text] if is_path else filter(None, map(str.strip, text.split(","))):
+        is_pattern = glob.has_magic(part) and not is_path
+        paths = sorted(map(Path, glob.glob(part))) if is_pattern else [Path(part)]
+        if not paths:
             raise ConfigError(f'nothing fits the pattern "{part}"', RUN_EXAMPLE)
-        paths += [path for path in found if path.suffix == ".csv" or tables_under(path)]
-        for folder in (path for path in found if path.is_dir() and path not in paths):
-            note(f"{folder} is no run and is left out")
-    if not paths:
-        raise ConfigError(f'"{text}" names no run', RUN_EXAMPLE)
-    return paths
-
-
-def tables_in(path: Path) -> list[Path]:
-    """The tables of the run, or of the runs, at `path`; ConfigError if there are none."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise ConfigError(f"there is no folder {path}", RUN_EXAMPLE)
-    found = tables_under(path)
+        for path in paths:
+            tables = [path] if path.suffix == ".csv" or path.is_file() and not is_pattern \
+                else tables_under(path)
+            if not tables and not is_pattern:
+                raise ConfigError(f"neither {path} nor a folder in it has a file {METRICS_FILE}"
+                                  if path.is_dir() else f"there is no folder {path}", RUN_EXAMPLE)
+            if not tables and path.is_dir():
+                note(f"{path} is no run and is left out")
+            found += tables
     if not found:
-        raise ConfigError(f"neither {path} nor a folder in it has a file {METRICS_FILE}",
-                          RUN_EXAMPLE)
+        raise ConfigError(f'"{text}" names no run', RUN_EXAMPLE)
     return found
 
 
@@ -154,20 +134,6 @@ def read_table(file: Path) -> RunTable:
     seed = known.get("seed")
     return RunTable(file, str(known.get("env_name") or ""), seed if isinstance(seed, int) else None,
                     columns, settings, summary)
-
-
-def last_row(file: Path) -> dict[str, float]:
-    """The numbers in the last complete row of a table; {} if there is none, or no such file."""
-    try:
-        with open(file, "rb", opener=open_regular) as source:
-            head, begin = source.readline(LONGEST_ROW), source.tell()
-            source.seek(max(begin, source.seek(0, io.SEEK_END) - LONGEST_ROW))
-            ends = source.read().split(b"\n")[-2:-1]
-    except OSError:
-        return {}
-    names, *rows = csv.reader(line.decode(errors="replace") for line in (head, *ends))
-    return {name: number for row in rows if len(row) == len(names)
-            for name, number in zip(names, map(number_in, row)) if np.isfinite(number)}
 
 
 def csv_rows(file: Path) -> list[list[str]]:

@@ -9,7 +9,7 @@ from fastppo.machine.stderr import LINE_SECONDS
 from fastppo.settings.known_names import EVAL_RETURN, KL, MEAN_RETURN, SPEED
 from fastppo.settings.values import return_text
 from fastppo.terminal.banner import folded
-from fastppo.terminal.snapshot import REDRAWS, Hints, RunHistory, current_part
+from fastppo.terminal.snapshot import Hints, RunHistory, current_part
 
 FIRST_SECONDS = 1.0
 
@@ -17,19 +17,18 @@ FIRST_SECONDS = 1.0
 class ProgressLines:
     """Prints a line after a second, every few seconds, after an evaluation, and at the end.
 
-    A thread prints the part of an iteration that takes long. A hint is printed when it is found,
-    from as many looks a second as the live view takes.
+    A thread prints the part of an iteration that takes long. A hint comes below a line.
     """
 
     def __init__(self):
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
-        self.history, self.hints, self.look = RunHistory(limits=False), Hints(), math.inf
+        self.history, self.hints = RunHistory(), Hints()
         self.said, self.over = 0.0, threading.Event()
 
     def on_start(self, ppo) -> None:
         """Begins to look for hints, and for iterations that take long."""
         self.history.begin(ppo)
-        self.look, self.said, self.over = 0.0, time.monotonic(), threading.Event()
+        self.said, self.over = time.monotonic(), threading.Event()
         threading.Thread(target=self._watch, args=(ppo.clock, self.over), daemon=True).start()
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
@@ -37,8 +36,6 @@ class ProgressLines:
         self.line = progress_line(ppo.step, ppo.total, stats, forecast=not self.first)
         if time.monotonic() >= self.due or ppo.step >= ppo.total or EVAL_RETURN in stats:
             self._print()
-        if time.monotonic() >= self.look:
-            self.look = time.monotonic() + 1 / REDRAWS
             for text in self.hints.take(self.history.snapshot(ppo, stats)):
                 print(*folded([f"hint      {text}"]), flush=True)
 

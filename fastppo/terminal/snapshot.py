@@ -6,7 +6,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -54,13 +54,9 @@ class Moment(NamedTuple):
 
 
 class RunHistory:
-    """What a Snapshot needs of the iterations before; it does not grow with the run.
+    """What a Snapshot needs of the iterations before; it does not grow with the run."""
 
-    Without `limits` a Snapshot has no limit, whose measurement takes 50 ms.
-    """
-
-    def __init__(self, limits: bool = True):
-        self.limits = limits
+    def __init__(self):
         self.limit: float | None = None
         self.returns: list[tuple[int, float]] = []
         self.best: float | None = None
@@ -95,35 +91,27 @@ class RunHistory:
         """The Snapshot after the last iteration, whose metrics are `stats`."""
         config = ppo.config
         if self.flops is None:
-            self.flops = flops_per_step(ppo) if self.limits else 0.0
+            self.flops = flops_per_step(ppo)
             self.threshold = getattr(gym.registry.get(config.env_name), "reward_threshold", None)
             self.cores = limits.usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
-        before = self._keep(now)
+        self.moments.append(now)
+        while len(self.moments) > 2 and now.time - self.moments[1].time >= WINDOW_SECONDS:
+            self.moments.popleft()
+        before = self.moments[0]
         steps, seconds = now.step - before.step, now.time - before.time
         trained = training_seconds(before, now)
         speed = steps / trained if steps > 0 and trained > 0 else None
         left = max(0, ppo.total - ppo.step) * (seconds / steps if speed else
                                                1 / (stats[SPEED] or math.inf))
+        if found := speed_limit(ppo, self.flops, self.cores):
+            # Other programs lower the limit of a rollout, none raises it.
+            self.limit = max(self.limit or 0.0, found)
         return Snapshot(
             ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.evaluation, self.threshold, speed, self.mean_speed(ppo), self._highest_limit(ppo),
-            shares_between(before, now), memory_of([os.getpid(), *worker_pids(ppo)]), ppo.lr,
+            self.evaluation, self.threshold, speed, self.mean_speed(ppo), self.limit,
+            shares_between(before, now), memory_of(ppo), ppo.lr,
             config.num_workers, self.cores, load_of_others(config, self.cores * ppo.ranks.size))
-
-    def _highest_limit(self, ppo) -> float | None:
-        """The highest speed_limit so far: other programs lower that of a rollout, none raises it.
-        """
-        if self.limits and (found := speed_limit(ppo, self.flops or 0.0, self.cores)):
-            self.limit = max(self.limit or 0.0, found)
-        return self.limit
-
-    def _keep(self, moment: Moment) -> Moment:
-        """Adds a moment; returns the one before it that is WINDOW_SECONDS old, or the oldest."""
-        self.moments.append(moment)
-        while len(self.moments) > 2 and moment.time - self.moments[1].time >= WINDOW_SECONDS:
-            self.moments.popleft()
-        return self.moments[0]
 
 
 def shares_between(before: Moment, now: Moment) -> dict[str, float]:
@@ -200,22 +188,18 @@ def load_of_others(config: Any, cores: int) -> float:
     return max(0.0, (limits.system_load(cores) - own) / cores)
 
 
-def worker_pids(ppo) -> list[int]:
-    """The process ids of a trainer's workers."""
+def memory_of(ppo) -> int | None:
+    """Bytes in memory of a trainer's processes; what they share counts once. None if unknown."""
     team: Any = getattr(ppo.collector.vec, "team", None)
-    return [worker.process.pid for worker in team.workers] if team else []
-
-
-def memory_of(pids: list[int]) -> int | None:
-    """Bytes in memory of some processes; what they share counts once. None if unknown."""
-    page, private, shared = os.sysconf("SC_PAGE_SIZE"), 0, [0]
+    pids = [os.getpid(), *(worker.process.pid for worker in team.workers)] if team else ["self"]
+    page, private, shared = os.sysconf("SC_PAGE_SIZE"), 0, 0
     try:
         for pid in pids:
             _, resident, common, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
-            private, shared = private + resident - common, [*shared, common]
+            private, shared = private + resident - common, max(shared, common)
     except (OSError, ValueError):  # not Linux, or a worker that has just ended
         return None
-    return (private + max(shared)) * page
+    return (private + shared) * page
 
 
 BOTTLENECK = 0.6  # share of the time
@@ -232,48 +216,31 @@ class Hints:
     """
 
     def __init__(self):
-        self.looks, self.high_looks, self.rules = 0, 0, list(HINT_RULES)
+        self.looks, self.high_looks, self.said = 0, 0, set()
 
     def take(self, now: Snapshot) -> list[str]:
         """The hints that were not found before."""
         self.looks += 1
         self.high_looks = self.high_looks + 1 if now.stats[KL] > HIGH_KL else 0
-        found = {rule: text for rule in self.rules if (text := rule(now, self))}
-        self.rules = [rule for rule in self.rules if rule not in found]
-        return list(found.values())
+        found = {subject: text for subject, text in self._found(now) if subject not in self.said}
+        self.said |= {*found}
+        return [*found.values()]
 
-
-def environment_bound(now: Snapshot, seen: Hints) -> str | None:
-    """Most of the time is spent in the environments."""
-    share = now.shares.get("environment", 0.0)
-    if share < BOTTLENECK or seen.looks < SETTLED or now.others > BUSY:
-        return None
-    text = f"{share:.0%} of the time is environment stepping"
-    if max(1, now.workers) < now.cores:
-        return f"{text} on {max(1, now.workers)} of {now.cores} cores: --num_workers={now.cores}"
-    return f"{text} on {now.cores} cores: more workers cannot help, a faster environment can"
-
-
-def shared_cores(now: Snapshot, seen: Hints) -> str | None:
-    """Other programs take much of the cores' time."""
-    if now.others <= BUSY or seen.looks < SETTLED:
-        return None
-    return "other programs use these cores, which slows this run; a limit assumes they are free"
-
-
-def high_kl(now: Snapshot, seen: Hints) -> str | None:
-    """The updates change the policy too much."""
-    if seen.high_looks < KL_LOOKS:
-        return None
-    return f"the KL stays above {HIGH_KL}, now {now.stats[KL]:.2f}: try --lr={now.lr / 3:.0e}"
-
-
-def endless_episode(now: Snapshot, seen: Hints) -> str | None:
-    """No episode ends, so there is no return to look at."""
-    if now.step < LONG_EPISODE or now.stats.get(EPISODES):
-        return None
-    return f"no episode has ended in {now.step:,} steps: --max_episode_steps=1000 truncates them"
-
-
-HINT_RULES: tuple[Callable[[Snapshot, Hints], str | None], ...] = (
-    environment_bound, shared_cores, high_kl, endless_episode)
+    def _found(self, now: Snapshot) -> Iterator[tuple[str, str]]:
+        """(subject, hint) of all that can be said now."""
+        if self.looks >= SETTLED and now.others > BUSY:
+            yield "cores", ("other programs use these cores, which slows this run; a limit assumes"
+                            " they are free")
+        elif self.looks >= SETTLED and now.shares.get("environment", 0.0) >= BOTTLENECK:
+            workers = max(1, now.workers)
+            more = f"{workers} of {now.cores} cores: --num_workers={now.cores}" \
+                if workers < now.cores else \
+                f"{now.cores} cores: more workers cannot help, a faster environment can"
+            yield "environment", (f"{now.shares['environment']:.0%} of the time is environment"
+                                  f" stepping on {more}")
+        if self.high_looks >= KL_LOOKS:
+            yield "kl", (f"the KL stays above {HIGH_KL}, now {now.stats[KL]:.2f}:"
+                         f" try --lr={now.lr / 3:.0e}")
+        if now.step >= LONG_EPISODE and not now.stats.get(EPISODES):
+            yield "episodes", (f"no episode has ended in {now.step:,} steps:"
+                               " --max_episode_steps=1000 truncates them")

@@ -4,7 +4,7 @@ They are of episodes of a frozen policy, one after another.
 """
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Iterator, Literal, NamedTuple
 
 import gymnasium as gym
@@ -21,6 +21,8 @@ from fastppo.policy import Policy
 from fastppo.settings.values import check_episodes, return_text
 from fastppo.video.network_view import BACKGROUND, MUTED, TEXT, Panel, fitted, network_view
 
+DISPLAY_DRIVER = "SDL_VIDEODRIVER"
+
 
 class WatchedMoment(NamedTuple):
     """The place in an episode at which an observation is seen."""
@@ -32,6 +34,20 @@ class WatchedMoment(NamedTuple):
 
 
 @contextmanager
+def no_display() -> Iterator[None]:
+    """Inside the block SDL, which pygame draws with, looks for no display; it would complain."""
+    if not limits.has_display():
+        os.environ.setdefault("MUJOCO_GL", "egl")  # GLFW needs one
+    before = os.environ.get(DISPLAY_DRIVER)
+    os.environ.setdefault(DISPLAY_DRIVER, "dummy")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[DISPLAY_DRIVER]
+
+
+@contextmanager
 def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None
                 ) -> Iterator[EvaluationEnvs]:
     """One new environment with the render mode `mode`, for episodes with a frozen policy.
@@ -40,10 +56,8 @@ def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None
     that render mode.
     """
     make = factory if mode is None else with_render_mode(factory, mode)
-    if mode == FRAMES and not limits.has_display():  # which SDL and GLFW would look for
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("MUJOCO_GL", "egl")
-    with torch_threads(1), evaluation_envs(policy, [make], seed) as envs:
+    with no_display() if mode == FRAMES else nullcontext(), torch_threads(1), \
+            evaluation_envs(policy, [make], seed) as envs:
         if mode is not None and envs.envs[0].render_mode != mode:
             modes = ", ".join((envs.envs[0].metadata or {}).get("render_modes") or []) or "none"
             raise ConfigError(
@@ -107,8 +121,10 @@ class FramePainter:
             parts.append(self._panel((max(NETWORK_BESIDE[0], height * 3 // 4), height)))
         elif self.view == "network":
             parts.append(self._panel(NETWORK_ALONE))
-        whole = self._canvas(parts)
-        x = 0
+        width, x = sum(part.width for part in parts), 0
+        height = max(part.height for part in parts) + STRIP * self.caption
+        size = width + width % 2, height + height % 2  # even, as mp4 needs it
+        whole = Image.new("RGB", size, BACKGROUND)
         for part in parts:
             whole.paste(part, (x, 0))
             x += part.width
@@ -127,12 +143,6 @@ class FramePainter:
         seen = network_view(self.envs.policy, self.envs.obs, self.envs.states)
         self.limits = np.maximum(self.limits, seen.limits)  # scales that only grow do not flicker
         return Panel(size).draw(seen._replace(limits=self.limits, names=self.names))
-
-    def _canvas(self, parts: list[Image.Image]) -> Image.Image:
-        """An empty picture for the parts side by side; its sides are even, as mp4 needs it."""
-        width = sum(part.width for part in parts)
-        height = max(part.height for part in parts) + STRIP * self.caption
-        return Image.new("RGB", (width + width % 2, height + height % 2), BACKGROUND)
 
 
 def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:

@@ -4,10 +4,7 @@ It does not change a bit of training: it has its own environment and seeds, and 
 policy. The others learn of a video by on_video, see callbacks.py.
 """
 
-import os
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
 
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
@@ -18,7 +15,6 @@ from fastppo.settings.known_names import VIDEO
 from fastppo.video.video import best_format, record_video
 
 VIDEO_FRAMES = 1_000  # at most
-DISPLAY_DRIVER = "SDL_VIDEODRIVER"
 
 
 class VideoRecorder:
@@ -70,18 +66,5 @@ class VideoRecorder:
 
 def record_episode(ppo, path: Path) -> Path:
     """Records the first episode of an evaluation of `ppo`, at most VIDEO_FRAMES; returns `path`."""
-    with no_display():
-        return record_video(ppo.policy, ppo.source.evaluation_factories()[0], path,
-                            ppo.config.seed, frames=VIDEO_FRAMES)
-
-
-@contextmanager
-def no_display() -> Iterator[None]:
-    """Inside the block SDL, which pygame draws with, looks for no display; it would complain."""
-    before = os.environ.get(DISPLAY_DRIVER)
-    os.environ.setdefault(DISPLAY_DRIVER, "dummy")
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[DISPLAY_DRIVER]
+    return record_video(ppo.policy, ppo.source.evaluation_factories()[0], path, ppo.config.seed,
+                        frames=VIDEO_FRAMES)

@@ -17,7 +17,8 @@ from fastppo.cli import command_line, interrupts, seeds
 from fastppo.cli.run_folder import new_folder
 from fastppo.errors import ConfigError
 from fastppo.machine import child_process, kernels
-from fastppo.reports.run_table import last_row, read_table
+from fastppo.reports.run_table import read_table
+from fastppo.terminal.progress_lines import progress_line
 
 MAIN = Path(__file__).parents[2] / "main.py"
 CARTPOLE = ["--env_name=CartPole-v1", "--preset=none", "--num_envs=4", "--num_steps=8",
@@ -116,20 +117,12 @@ class Ended:
 
 
 def test_the_state_of_a_run_is_its_share_of_the_steps_and_its_return(tmp_path):
-    folder = write_run(tmp_path / "run", [1.0, None, 148.26], steps=[10, 20, 42])
-    run = seeds.SeedRun(3, folder, Ended(), time.monotonic() - 10)
-    assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
-    with open(folder / "metrics.csv", "a") as file:
-        file.write("50,2")  # a row that is being written
-    assert seeds.state_text(run, 100) == "seed 3   42 %   return 148.3"
-    (folder / "metrics.csv").write_text("global_step\n")
-    assert seeds.state_text(run, 100) == "seed 3   starting, 10 s"
-
-
-def test_the_last_row_of_a_long_table_is_read_without_the_rest(tmp_path):
-    folder = write_run(tmp_path / "run", [float(i) for i in range(9_000)])
-    assert last_row(folder / "metrics.csv")[RETURN] == 8999
-    assert last_row(folder / "none.csv") == {}
+    run = seeds.SeedRun(3, tmp_path, Ended(), time.monotonic() - 10)
+    (tmp_path / "output.txt").write_text("device    cpu\n")
+    assert seeds.state_text(run) == "seed 3   starting, 10 s"
+    stats = {RETURN: 148.26, "charts/SPS": 9_000.0, "losses/approx_kl": 0.01}
+    (tmp_path / "output.txt").write_text(progress_line(4_200, 10_000, stats) + "\na note\n")
+    assert seeds.state_text(run) == "seed 3   42% return 148.3"
 
 
 def test_the_table_has_the_mean_over_the_seeds_with_students_t(tmp_path):
@@ -221,8 +214,9 @@ def started_seeds():
     """A command with two endless seeds that have begun to train, and the ids of its children."""
     process = subprocess.Popen([sys.executable, MAIN, *ENDLESS, "--seeds=1,2"], text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    until(lambda: len(folders()) == 2 and all(last_row(folder / "metrics.csv")
-                                              for folder in folders()))
+    until(lambda: len(folders()) == 2 and all(
+        "\nstep " in path.read_text() for folder in folders()
+        for path in [folder / "output.txt"] if path.exists()))
     tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return process, [int(child) for child in tasks.read_text().split()]
 

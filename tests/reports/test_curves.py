@@ -7,11 +7,13 @@ import pytest
 from matplotlib.image import imread
 from run_folders import KL, RETURN, write_run, write_runs
 
+from fastppo.cli.plot import PICTURE_FORMATS
 from fastppo.errors import ConfigError
+from fastppo.machine.file_access import check_output
 from fastppo.reports import curves
-from fastppo.reports.curves import draw_groups, draw_run, number_text, save_curve, save_curves
+from fastppo.reports.curves import draw_groups, number_text, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
-from fastppo.reports.run_table import check_picture_path, group_runs, read_runs
+from fastppo.reports.run_table import group_runs, read_runs
 
 
 def grouped(*folders, labels=None):
@@ -100,8 +102,7 @@ def test_steps_are_written_short(tmp_path):
 @pytest.mark.parametrize("end", [1, 3, 64])
 def test_ticks_are_at_whole_steps(tmp_path, end):
     run, = grouped(write_run(tmp_path / "a", [1.0], steps=[end], episodes=[(end, 5.0, 3)]))
-    for axes in (*draw_groups([run], RETURN).axes, *draw_run(run.tables[0]).axes,
-                 *draw_density(run, RETURN).axes):
+    for axes in (*draw_groups([run], RETURN).axes, *draw_density(run, RETURN).axes):
         ticks = axes.get_xticks()
         assert len(ticks) > 1 and (ticks == np.round(ticks)).all()
 
@@ -155,7 +156,7 @@ def test_a_picture_is_large_enough_for_a_screen_with_small_dots(tmp_path):
 def test_a_file_that_cannot_be_is_refused(path, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=says):
-        check_picture_path(tmp_path.relative_to(tmp_path) / path)
+        check_output(tmp_path.relative_to(tmp_path) / path, PICTURE_FORMATS)
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
@@ -187,42 +188,14 @@ def test_drawing_leaves_matplotlibs_settings_as_they_were(tmp_path, monkeypatch)
 
 # the curve of one run
 
-def test_a_run_has_its_curve_with_evaluations_and_two_panels(tmp_path):
-    folder = write_run(tmp_path / "a", [100.0, 200.0, 300.0], seed=3,
-                       **{"eval/return_mean": [None, 250.0, 280.0],
-                          "losses/explained_variance": [-40.0, 0.5, 0.9]})
-    top, left, right = draw_run(read_runs(str(folder))[0]).axes
-    line, points = top.lines[:2]
-    assert line.get_ydata().tolist() == [100, 200, 300]
-    assert points.get_xydata().tolist() == [[200, 250], [300, 280]]
-    assert points.get_linestyle() == "None"
-    assert [one.get_title("left") for one in (left, right)] == ["KL divergence of an update",
-                                                                "explained variance"]
-    assert right.lines[0].get_ydata().tolist() == [-1, 0.5, 0.9]  # one below is in the frame, too
-    assert right.get_ylim() == (-1.05, 1.05)
-    assert all(len(axis.get_ticklocs()) <= 5 for one in (left, right)
-               for axis in (one.xaxis, one.yaxis))  # more would touch each other
-
-
-def test_a_dot_below_zero_is_whole_in_the_panel_of_the_explained_variance(tmp_path):
-    table, = read_runs(str(write_run(tmp_path / "a", [1.0], **{
-        "losses/explained_variance": [-0.44]})))
-    assert draw_run(table).axes[2].get_ylim() == (-1.05, 1.05)
-
-
-def test_a_run_without_an_episode_that_ended_says_so_and_has_no_ticks(tmp_path):
-    table, = read_runs(str(write_run(tmp_path / "a", [None, None])))
-    top = draw_run(table).axes[0]
-    assert texts(top)[-1] == "no episode has ended"
-    assert not len(top.get_xticks()) and not len(top.get_yticks())
-
-
 def test_a_runs_curve_is_in_its_folder(tmp_path):
     folder = write_run(tmp_path / "a", [100.0, 200.0])
     assert save_curve(folder) == folder / "curve.png"
-    assert imread(folder / "curve.png").shape[:2] == (880, 1200)
+    assert imread(folder / "curve.png").shape[:2] == (800, 1400)
     with pytest.raises(ConfigError, match="no complete row"):
         save_curve(write_run(tmp_path / "b", []))
+    with pytest.raises(ConfigError, match="has no finite value"):
+        save_curve(write_run(tmp_path / "c", [None, None]))
 
 
 def test_a_long_label_is_shortened():
@@ -232,7 +205,7 @@ def test_a_long_label_is_shortened():
 
 def test_the_title_of_a_run_fits_above_its_curve(tmp_path):
     name = "my_package.environments_of_mine:MyEnvironmentWithALongName"
-    figure = draw_run(read_runs(str(write_run(tmp_path / "a", [1.0], env_name=name)))[0])
+    figure = draw_groups(grouped(write_run(tmp_path / "a", [1.0], env_name=name)), RETURN)
     figure.draw_without_rendering()
     title, = [text for text in figure.axes[0].get_children()
               if getattr(text, "get_text", str)().startswith("my_package")]

@@ -399,7 +399,7 @@ def test_the_command_exports_the_policy_of_a_runs_folder(trainer, said):
         "inputs    obs float32 [batch 4]\noutputs   action int64 [batch]\n", "")
     assert acting(Path("run/model.pt"))([np.zeros((2, 4), np.float32)])[0].shape == (2,)
     code, out, err = said("run/model.safetensors", "--output=b.pt", "--env=envs_for_tests:Chance")
-    assert code == 1 and "give the environment it was trained on" in err
+    assert code == 2 and "give the environment that it was trained on" in err
 
 
 def test_the_command_stacks_as_training_did_and_is_told_the_class_of_an_own_network(trainer, said):

@@ -241,9 +241,9 @@ def test_episodes_that_never_end_are_said():
 
 
 def test_progress_as_lines_says_a_hint_once(trainer, monkeypatch, capsys):
-    monkeypatch.setattr("fastppo.terminal.progress_lines.REDRAWS", 1e9)
+    for name in ("FIRST_SECONDS", "LINE_SECONDS"):
+        monkeypatch.setattr(f"fastppo.terminal.progress_lines.{name}", 0.0)
     monkeypatch.setattr("fastppo.terminal.snapshot.HIGH_KL", -1.0)
-    monkeypatch.setattr("fastppo.terminal.snapshot.measured_peak", None)  # no limit is shown
     trainer(Constant, progress="lines").learn(320)
     said = re.findall("hint .*", capsys.readouterr().out)
     assert len(said) == 1 and said[0].startswith("hint      the KL stays above")

@@ -343,7 +343,7 @@ def test_the_camera_follows_a_model_of_mujoco_unless_another_is_chosen(kwargs, c
 
 @pytest.mark.parametrize("name, match", [
     ("a.avi", "ends with .mp4 or .webp or .png"), ("a", "ends with"), (".", "is a folder"),
-    ("missing/a.webp", "cannot write")])
+    ("missing/a.webp", "there is no folder")])
 def test_a_file_that_is_no_video_is_refused_before_anything_is_played(policy, tmp_path, name,
                                                                       match):
     seen = []

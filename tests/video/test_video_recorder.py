@@ -16,7 +16,7 @@ from fastppo import PPO
 from fastppo.errors import ConfigError
 from fastppo.loggers.background import BackgroundSink
 from fastppo.video import recorder, video
-from fastppo.video.recorder import DISPLAY_DRIVER
+from fastppo.video.frames import DISPLAY_DRIVER
 
 
 class Painted(Counting):
