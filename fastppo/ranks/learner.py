@@ -129,7 +129,7 @@ class RankedCompiledLearner(RankedLearner, CompiledLearner):
         self.ranks.add(torch.from_numpy(grad))
         self.optimizer.steps += 1
         stats = np.empty(len(LOSSES), np.float32)
-        update.finish(self.optimizer.steps, self.optimizer.lr, stats, True)
+        update.finish(self.optimizer.steps, self.optimizer.rates[0], stats, True)
         stats[:-1] = sums / rows
         return stats
 
