@@ -5,11 +5,11 @@ import logging
 import sys
 import time
 
-from fastppo.machine import limits, stderr
+from fastppo.machine import limits
 from fastppo.machine.stderr import note, printed_warnings
 
 
-def replaced_stderr(monkeypatch, terminal):
+def stderr(monkeypatch, terminal):
     """A stream in the place of stderr, which is a terminal or not."""
     monkeypatch.setattr(limits, "is_terminal", lambda stream: terminal)
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
@@ -18,7 +18,7 @@ def replaced_stderr(monkeypatch, terminal):
 
 def shown(monkeypatch, terminal, seconds):
     """What a StatusLine writes if it is called at these seconds."""
-    clock, stream = [0.0], replaced_stderr(monkeypatch, terminal)
+    clock, stream = [0.0], stderr(monkeypatch, terminal)
     monkeypatch.setattr(stderr.time, "monotonic", lambda: clock[0])
     with stderr.StatusLine() as status:
         for clock[0] in seconds:
@@ -40,7 +40,7 @@ def test_what_is_fast_shows_nothing(monkeypatch):
 
 
 def test_a_warning_takes_the_place_of_the_line(monkeypatch):
-    stream = replaced_stderr(monkeypatch, terminal=True)
+    stream = stderr(monkeypatch, terminal=True)
     stderr.show_status("loading x")
     note("it is old", "warning")
     assert stream.getvalue() == "\r\033[Kloading x\r\033[Kwarning: it is old\n"
@@ -54,14 +54,14 @@ def test_the_setting_that_a_warning_proposes_is_a_flag(monkeypatch, capsys):
 
 
 def test_a_line_is_cut_at_the_width_of_the_terminal(monkeypatch):
-    stream = replaced_stderr(monkeypatch, terminal=True)
+    stream = stderr(monkeypatch, terminal=True)
     monkeypatch.setenv("COLUMNS", "20")
     stderr.show_status("loading " + "x" * 30)
     assert stream.getvalue() == "\r\033[Kloading " + "x" * 11
 
 
 def test_a_text_is_shown_at_once_and_with_its_seconds_until_the_block_ends(monkeypatch):
-    stream = replaced_stderr(monkeypatch, terminal=True)
+    stream = stderr(monkeypatch, terminal=True)
     with stderr.status_while("starting"):
         assert stream.getvalue() == "\r\033[Kstarting"
         deadline = time.monotonic() + 20
