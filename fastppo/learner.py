@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.networks.normaliser import RunningMoments
-from fastppo.update.batches import (
-    Batch,
-    PolicyOutput,
-    flatten_rollout,
-    normalise_advantages,
-    order_at,
-)
+from fastppo.update.batches import Batch, PolicyOutput, flatten_rollout, normalise_advantages
 from fastppo.update.coefficients import Coefficients, KLControl
 from fastppo.update.flat_parameters import FlatParameters, restored_at_end
 from fastppo.update.optimizers import make_clipping, make_optimizer
@@ -100,8 +94,7 @@ class Learner:
                     batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)
                     for transform in self.transforms:
                         batch = transform(rollout, batch, iteration, epoch)
-                    order = order_at(len(samples.adv), self.config.seed, iteration, epoch,
-                                     samples.adv.device)
+                    order = samples.order(self.config.seed, iteration, epoch)
                     epochs.append(self._epoch(batch, order, coefs))
                     if self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples):
                         break

@@ -53,15 +53,13 @@ def anonymous_file() -> int:
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())
-    fd = above_stdio(os.memfd_create("fastppo", os.MFD_CLOEXEC))
+    fd = os.memfd_create("fastppo", os.MFD_CLOEXEC)
     os.fchmod(fd, 0o600)
-    return fd
+    return fd if fd > 2 else above_stdio(fd)
 
 
 def above_stdio(fd: int) -> int:
     """`fd`, moved above 0, 1 and 2: a child process replaces those by its own."""
-    if fd > 2:
-        return fd
     import fcntl
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
@@ -76,12 +74,12 @@ def array_bytes(spec: Spec) -> dict[str, int]:
 
 def _allocate(sizes: dict[str, int]) -> int:
     """The descriptor of a new block for arrays of `sizes`; ConfigError without enough memory."""
-    free = size = max(ALIGN, sum(sizes.values()))  # at most so much, if the system refuses
+    size = max(ALIGN, sum(sizes.values()))
+    free = limits.free_memory() if size > limits.SMALL_MEMORY else size
     fd = anonymous_file()
     try:
-        if size > limits.SMALL_MEMORY and size > (free := limits.free_memory()):
+        if size > free:
             raise MemoryError
-        free = size
         os.ftruncate(fd, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
@@ -90,8 +88,8 @@ def _allocate(sizes: dict[str, int]) -> int:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
         named = ", ".join(f"{name} {_mib(sizes[name])}" for name in largest)
         raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...), but"
-                          f" {_mib(free)} are free", "free memory, or use fewer environments or"
-                          " steps (num_envs, num_steps)") from error
+                          f" {_mib(min(size, free))} are free", "free memory, or use fewer"
+                          " environments or steps (num_envs, num_steps)") from error
     return fd
 
 

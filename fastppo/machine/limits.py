@@ -232,13 +232,9 @@ class OneProcess:
 
     rank, size = 0, 1
 
-    def first(self, count: int) -> int:
-        """The first of `count` environments, or other things, that this rank has."""
-        return count * self.rank // self.size
-
-    def last(self, count: int) -> int:
-        """The end of those that this rank has."""
-        return count * (self.rank + 1) // self.size
+    def own(self, count: int) -> range:
+        """Those of `count` environments, or other things, that this rank has."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, one: Any) -> list[Any]:
         """The objects that all ranks give, in the order of the ranks."""

@@ -38,6 +38,17 @@ class Batch(NamedTuple):
         """The most parts that it can be split into."""
         return len(self.adv)
 
+    def order(self, seed: int, iteration: int, epoch: int) -> Tensor:
+        """The permutation i64 [b] of the samples for an epoch, on their device.
+
+        A GPU copies it by itself, from memory that torch uses again only after that.
+        """
+        count, device = len(self.adv), self.adv.device
+        order = torch.empty(count, dtype=torch.int64, device="cpu",
+                            pin_memory=device.type == "cuda")
+        kernels.permutation(seed, iteration, epoch, order.numpy())
+        return order.to(device, non_blocking=True)
+
     def shuffled(self, order: Tensor) -> "Batch":
         """The samples in `order`, a random permutation i64 [b]."""
         return self.rows(order)
@@ -69,16 +80,6 @@ def flatten_rollout(rollout: Rollout, device: torch.device | None = None) -> Bat
         # A GPU reads later: the rollout stays as it is until the statistics have been read.
         return x if device is None else x.to(device, non_blocking=device.type == "cuda")
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
-
-
-def order_at(count: int, seed: int, iteration: int, epoch: int, device: torch.device) -> Tensor:
-    """The permutation i64 [count] of the samples of an epoch, on `device`.
-
-    A GPU copies it by itself, from memory that torch uses again only after that.
-    """
-    order = torch.empty(count, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-    kernels.permutation(seed, iteration, epoch, order.numpy())
-    return order.to(device, non_blocking=True)
 
 
 def normalise_advantages(adv: Tensor) -> Tensor:

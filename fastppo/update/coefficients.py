@@ -29,11 +29,6 @@ class Coefficients(NamedTuple):
     dual_clip: float | None
 
 
-def coefficients_of(config: Config, begin: int, total: int) -> Coefficients:
-    """The coefficients of the iteration that begins at step `begin` of `total`."""
-    return coefficients_at(config, 1.0 - min(begin / (total or 1), 1.0), begin)
-
-
 def coefficients_at(config: Config, remaining: float, step: float = math.inf) -> Coefficients:
     """The coefficients when the share `remaining` of training is left, from 1 to 0, at `step`.
 

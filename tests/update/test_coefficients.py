@@ -20,7 +20,6 @@ from fastppo.update.coefficients import (
     SLOWEST,
     KLControl,
     coefficients_at,
-    coefficients_of,
     scheduled_value,
 )
 from fastppo.update.flat_parameters import is_critic
@@ -64,11 +63,11 @@ def test_a_number_is_a_constant_but_for_annealed_learning_rates(name):
 def test_a_warm_up_raises_both_rates_from_a_hundredth_and_then_has_no_effect():
     config = Config(lr=1.0, critic_lr="constant:2.0", lr_warmup=1_000, anneal_lr=False)
     for begin, share in ((0, 0.01), (500, 0.505), (1_000, 1.0), (5_000, 1.0)):
-        now = coefficients_of(config, begin, 10_000)
+        now = coefficients_at(config, 1 - begin / 10_000, begin)
         assert (now.lr, now.critic_lr) == pytest.approx((share, 2 * share))
-    falling = coefficients_of(config.replace(anneal_lr=True), 500, 1_000)
+    falling = coefficients_at(config.replace(anneal_lr=True), 0.5, 500)
     assert falling.lr == pytest.approx(0.505 * 0.5)
-    assert coefficients_of(Config(lr=1.0), 0, 1_000).lr == 1.0  # without one
+    assert coefficients_at(Config(lr=1.0), 1.0, 0).lr == 1.0  # without one
 
 
 def test_a_run_warms_up_by_its_own_steps(trainer):
