@@ -58,24 +58,21 @@ def check_arrays(kernel: str, specs: Mapping[str, ArraySpec], arguments: Mapping
             rows = array[:1] if spec.strided else array
             fits = rows.flags.c_contiguous and (array.flags.writeable or not spec.written)
         if not fits:
-            raise KernelError(f"{kernel}: {name} is {_description(array, spec)},"
-                              f" wanted a {_expectation(spec, shape)}")
+            raise KernelError(f"{kernel}: {name} is {_difference(array, spec, shape)}")
         sizes.update(zip(spec.axes, array.shape))
 
 
-def _description(array: Any, spec: ArraySpec) -> str:
-    if not isinstance(array, np.ndarray):
-        return type(array).__name__
-    locked = "" if array.flags.writeable or not spec.written else "read-only "
-    strided = "" if array.flags.c_contiguous else "strided "
-    return f"{locked}{strided}{array.dtype} {array.shape}"
-
-
-def _expectation(spec: ArraySpec, shape: list[int | str]) -> str:
+def _difference(array: Any, spec: ArraySpec, shape: list[int | str]) -> str:
+    """What an array is, and what its spec wants."""
+    found = type(array).__name__
+    if isinstance(array, np.ndarray):
+        locked = "" if array.flags.writeable or not spec.written else "read-only "
+        strided = "" if array.flags.c_contiguous else "strided "
+        found = f"{locked}{strided}{array.dtype} {array.shape}"
     layout = "row-contiguous" if spec.strided else "C-contiguous"
     axes = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
-    return (f"{'writable ' * spec.written}{layout} {' or '.join(spec.dtypes)} array"
-            f" of shape ({axes})")
+    return (f"{found}, wanted a {'writable ' * spec.written}{layout} {' or '.join(spec.dtypes)}"
+            f" array of shape ({axes})")
 
 
 try:
