@@ -104,7 +104,7 @@ class ObservationNormaliser(RunningMoments):
         first = self.layout.leaves[0].leaf.of(obs)
         if first.device.type == "cpu":
             self.learn(self.layout.split(obs))
-        elif len(first):
+        elif self.norm and len(first):
             self.merge_tensor(torch.cat([
                 x.leaf.of(obs).float().reshape(len(first), x.width)
                 for x, number in zip(self.encoding.leaves, self.encoding.numbers) if number], 1))

@@ -97,7 +97,8 @@ class KLControl:
             log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
                         " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
                         " your loop will take")
-        if aim is not None and (epoch or min(self.config.num_minibatches, samples.units) > 1):
+        if aim is not None and (epoch or min(self.config.num_minibatches,
+                                             len(samples.ends) - 1) > 1):
             if kl > 2.0 * aim:
                 self.state = max(lr / FACTOR, SLOWEST)
             elif 0 != kl < 0.5 * aim:  # rounding can make a small KL negative

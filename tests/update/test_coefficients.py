@@ -24,7 +24,7 @@ from fastppo.update.coefficients import (
 )
 from fastppo.update.flat_parameters import is_critic
 
-FOUR = SimpleNamespace(units=4)  # samples
+FOUR = SimpleNamespace(ends=range(5))  # samples
 NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]
 SCHEDULES = {  # the value at first, half way and at last
     "constant:0.2": (0.2, 0.2, 0.2), "linear:0.2": (0.2, 0.1, 0.0), "cosine:0.2": (0.2, 0.1, 0.0),
