@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Discrete
 from fastppo import Config
 from fastppo.compiled.learner import CompiledLearner
 from fastppo.learner import Batch, Learner
-from fastppo.networks.encoders import MLP
+from fastppo.networks.encoders import ActorCritic, DenseEncoder
 from fastppo.policy import Policy
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
@@ -30,8 +30,9 @@ from fastppo.update.flat_parameters import FlatParameters
 def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> Learner:
     """A learner with `count` minibatches per epoch, always with the same weights."""
     generator = torch.Generator().manual_seed(1)
-    net = MLP(options.inputs, options.actions, options.hidden, options.activation,
-              options.shared, generator)
+    bodies = [DenseEncoder(options.inputs, options.hidden, options.activation, generator)
+              for _ in range(1 if options.shared else 2)]
+    net = ActorCritic(bodies[0], bodies[-1], options.actions, generator)
     space = Discrete(options.actions)
     if options.box:
         space = Box(-1, 1, (options.actions,), np.float32)

@@ -12,9 +12,9 @@ from torch import Tensor
 from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.machine.arena import Arena
-from fastppo.networks.frame_stacks import rollout_observations
+from fastppo.networks.frame_stacks import stacked_observations
 from fastppo.policy import Policy
-from fastppo.spaces.leaves import tree_map
+from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.episodes import ReturnScaling, fill_rewards
 from fastppo.stepping.snapshots import EnvSnapshots
@@ -113,5 +113,6 @@ def finish_rollout(arena: Arena, config: Config, returns: ReturnScaling, iterati
 
 def as_rollout(arena: Arena, seen: ObservationLayout) -> Rollout:
     """The arena's arrays as tensors, observations in the structure of their space."""
-    return Rollout(rollout_observations(arena, seen), *(
-        torch.from_numpy(arena[name]) for name in Rollout._fields[1:]))
+    obs = stacked_observations(arena) if len(arena["frames"]) else seen.structure(
+        [torch.from_numpy(leaf) for leaf in leaf_arrays(arena["obs"])])
+    return Rollout(obs, *(torch.from_numpy(arena[name]) for name in Rollout._fields[1:]))

@@ -10,16 +10,10 @@ from torch import Tensor, nn
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.networks.normaliser import modules_with_moments
-from fastppo.update.batches import (
-    Batch,
-    PolicyOutput,
-    flatten_rollout,
-    normalise_advantages,
-    order_at,
-)
+from fastppo.networks.normaliser import RunningMoments
+from fastppo.update.batches import Batch, PolicyOutput, flatten_rollout, normalise_advantages
 from fastppo.update.coefficients import Coefficients, KLControl
-from fastppo.update.flat_parameters import FlatParameters, restored_on_error
+from fastppo.update.flat_parameters import FlatParameters, restored_at_end
 from fastppo.update.optimizers import make_clipping, make_optimizer
 from fastppo.update.statistics import Statistics, average, check_finite, loss_report, ratio_stats
 
@@ -70,7 +64,8 @@ class Learner:
         self.flatten, self.transforms = flatten_rollout, []
         self.optimizer, self.kl_control = make_optimizer(config, flat), KLControl(config)
         self.clip_gradient, self.last_iteration = make_clipping(config, flat), -1
-        self.stateful = [flat, self.optimizer, self.kl_control, *modules_with_moments(policy)]
+        moments = (part for part in policy.modules() if isinstance(part, RunningMoments))
+        self.stateful = [flat, self.optimizer, self.kl_control, *moments]
 
     def evaluate_actions(self, batch: Batch) -> PolicyOutput:
         """Log-probability of the recorded action, entropy and value under the policy as it is."""
@@ -93,23 +88,23 @@ class Learner:
         """
         self.flat.check()
         samples, epochs = self.flatten(rollout, self.flat.values.device), []
-        with restored_on_error(self.stateful):  # check_finite raises it for a gradient
+        with restored_at_end(self.stateful) as undo:  # check_finite raises it for a gradient
             with self.helpers(rollout, coefs) as self.helped:
                 for epoch in range(self.config.epochs if len(samples.adv) else 0):
                     batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)
                     for transform in self.transforms:
                         batch = transform(rollout, batch, iteration, epoch)
-                    order = order_at(len(samples.adv), self.config.seed, iteration, epoch,
-                                     samples.adv.device)
+                    order = samples.order(self.config.seed, iteration, epoch)
                     epochs.append(self._epoch(batch, order, coefs))
-                    self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples)
-                    if self.kl_control.exceeded(epochs[-1]["approx_kl"]):
+                    if self.kl_control.adapt(epochs[-1]["approx_kl"], coefs, epoch, samples):
                         break
             stats = loss_report(epochs, self.flat.values)
-            # Rows in time order: the moments of the same rows differ in their last bits in another
-            # order, such as that of a recurrent policy's samples.
-            self.policy.observer.learn_from(flatten_rollout(rollout).obs)
+            if self.policy.observer.norm:
+                # Rows in time order: the moments of the same rows differ in their last bits in
+                # another order, such as that of a recurrent policy's samples.
+                self.policy.observer.learn_from(flatten_rollout(rollout).obs)
             self.last_iteration = iteration
+            undo.pop_all()
         return stats
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:

@@ -20,7 +20,7 @@ from fastppo.trainer.callbacks import Callbacks, Hooks, learning, learns_already
 from fastppo.trainer.metrics import EpisodeMetrics, PartTimer, explained_variance
 from fastppo.trainer.rollout_arrays import check_rollout
 from fastppo.trainer.run import Run, fault_stats, restarted_on_fault
-from fastppo.update.coefficients import Coefficients, coefficients_of
+from fastppo.update.coefficients import Coefficients, coefficients_at
 
 if TYPE_CHECKING:
     from fastppo.evaluation.evaluate import Evaluation
@@ -156,7 +156,8 @@ class PPO(Run):
     @property
     def coefficients(self) -> Coefficients:
         """Learning rates, clip ranges and loss weights of the iteration that began last."""
-        return coefficients_of(self.config, self.progress.begin, self.total)
+        begin = self.progress.begin
+        return coefficients_at(self.config, 1.0 - min(begin / (self.total or 1), 1.0), begin)
 
     @property
     def lr(self) -> float:

@@ -1,4 +1,4 @@
-"""The weights and metrics of a run, and whether its arrays are right."""
+"""The weights, metrics and plan of a run, and whether its arrays are right."""
 
 import csv
 
@@ -16,6 +16,11 @@ def table(path) -> list[dict]:
 
 def weights(ppo):
     return torch.cat([param.detach().reshape(-1) for param in ppo.policy.parameters()])
+
+
+def plan_array(rows) -> np.ndarray:
+    """The plan of a network, i64 [l 12]; columns that a row lacks are 0."""
+    return np.array([(*row, *[0] * (12 - len(row))) for row in rows], np.int64)
 
 
 def log_ratio(ppo, rollout):

@@ -42,11 +42,6 @@ def unsupported_in_graph(config: Config) -> str:
             or changed_setting(config, ("optimizer", "loss")) or uneven)
 
 
-def is_plain_mlp(config: Config) -> bool:
-    """True if the network of a resolved Config is an MLP that the compiled kernels support."""
-    return config.model == "mlp" and not _unsupported_network(config)
-
-
 def _unsupported_network(config: Config) -> str:
     """The first reason of the network's kind; "" for none."""
     if is_user_model(config.model):

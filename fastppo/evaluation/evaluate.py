@@ -11,7 +11,7 @@ from fastppo.envs.wrappers import step_limit
 from fastppo.errors import EnvError, Set
 from fastppo.machine import kernels
 from fastppo.machine.kernels import ActionNoise, Purpose
-from fastppo.networks.torch_state import isolated_rng, preserved_buffers
+from fastppo.networks.torch_state import preserved_buffers, seeded_rng
 from fastppo.policy import Policy
 from fastppo.settings.values import check_episodes, return_text
 from fastppo.stepping.environments import Environments, RunningEpisode
@@ -63,7 +63,8 @@ def evaluation_envs(policy: Policy, factories: Sequence[Factory], seed: int
     """
     envs = EvaluationEnvs(policy, factories, seed)
     try:
-        with preserved_buffers(policy.net), isolated_rng(seed, policy.observer.count.device):
+        with preserved_buffers(policy.net), \
+                seeded_rng(seed, policy.observer.count.device, alone=False):
             yield envs
     finally:
         envs.close()

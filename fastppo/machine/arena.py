@@ -23,35 +23,28 @@ POISON = 255  # every byte of a new block: NaN, -1, 255 or True, where nothing w
 Spec = dict[str, tuple[Any, tuple[int, ...]]]  # name -> (dtype, shape)
 
 
-class Arena:
+class Arena(dict[str, np.ndarray]):
     """Arrays by name (`arena["obs"]`) over one shared block laid out by `spec`.
 
-    `Arena(spec)` allocates the block, `Arena(spec, fd)` maps one of another process. Raises
-    ConfigError if the machine has less free memory than the arrays need.
+    `Arena(spec)` allocates the block, `Arena(spec, fd)` maps one of another process. Its bytes are
+    `block`, u8 [n]. Raises ConfigError if the machine has less free memory than the arrays need.
     """
 
     def __init__(self, spec: Spec, fd: int | None = None):
-        self.spec = spec
-        self.fd = _allocate(spec) if fd is None else fd
+        sizes, start = array_bytes(spec), 0
+        self.spec, self.fd = spec, _allocate(sizes) if fd is None else fd
         self._finalizer = weakref.finalize(self, os.close, self.fd)
-        self._map, self._arrays, offset = mmap.mmap(self.fd, spec_bytes(spec)), {}, 0
+        self.block = np.frombuffer(mmap.mmap(self.fd, 0), np.uint8)  # 0: the whole file
         for name, (dtype, shape) in spec.items():
-            self._arrays[name] = np.ndarray(shape, dtype, self._map, offset)
-            offset += _padded_bytes(dtype, shape)
+            self[name] = np.ndarray(shape, dtype, self.block, start)
+            start += sizes[name]
         if fd is None:
-            self.block[:] = POISON
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._arrays[name]
-
-    @property
-    def block(self) -> np.ndarray:
-        """All its bytes, u8 [n]."""
-        return np.frombuffer(self._map, np.uint8)
+            self.block.fill(POISON)
 
     def close(self) -> None:
         """Closes the descriptor; memory stays until its last array is deleted. Twice is fine."""
-        self._arrays, self._map = {}, None
+        self.clear()
+        self.block = np.empty(0, np.uint8)
         self._finalizer()
 
 
@@ -60,48 +53,43 @@ def anonymous_file() -> int:
     if not hasattr(os, "memfd_create"):
         with tempfile.TemporaryFile() as file:
             return os.dup(file.fileno())
-    fd = above_stdio(os.memfd_create("fastppo", os.MFD_CLOEXEC))
+    fd = os.memfd_create("fastppo", os.MFD_CLOEXEC)
     os.fchmod(fd, 0o600)
-    return fd
+    return fd if fd > 2 else above_stdio(fd)
 
 
 def above_stdio(fd: int) -> int:
     """`fd`, moved above 0, 1 and 2: a child process replaces those by its own."""
-    if fd > 2:
-        return fd
     import fcntl
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return moved
 
 
-def spec_bytes(spec: Spec) -> int:
-    """Bytes of the block that `spec` describes."""
-    return max(ALIGN, sum(_padded_bytes(dtype, shape) for dtype, shape in spec.values()))
+def array_bytes(spec: Spec) -> dict[str, int]:
+    """The bytes of each array of `spec` in the block, whole lines."""
+    return {name: -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
+            for name, (dtype, shape) in spec.items()}
 
 
-def _padded_bytes(dtype: Any, shape: tuple[int, ...]) -> int:
-    return -(-math.prod(shape) * np.dtype(dtype).itemsize // ALIGN) * ALIGN
-
-
-def _allocate(spec: Spec) -> int:
-    """The descriptor of a new block; ConfigError if there is not enough memory."""
-    size, free = spec_bytes(spec), limits.free_memory()
+def _allocate(sizes: dict[str, int]) -> int:
+    """The descriptor of a new block for arrays of `sizes`; ConfigError without enough memory."""
+    size = max(ALIGN, sum(sizes.values()))
+    free = limits.free_memory() if size > limits.SMALL_MEMORY else size
     fd = anonymous_file()
     try:
         if size > free:
             raise MemoryError
-        free = size  # at most, if the system refuses now
         os.ftruncate(fd, size)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
     except (MemoryError, OSError) as error:
         os.close(fd)
-        largest = sorted(spec, key=lambda name: -_padded_bytes(*spec[name]))[:3]
-        named = ", ".join(f"{name} {_mib(_padded_bytes(*spec[name]))}" for name in largest)
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+        named = ", ".join(f"{name} {_mib(sizes[name])}" for name in largest)
         raise ConfigError(f"the rollout needs {_mib(size)} of shared memory ({named}, ...), but"
-                          f" {_mib(free)} are free", "free memory, or use fewer environments or"
-                          " steps (num_envs, num_steps)") from error
+                          f" {_mib(min(size, free))} are free", "free memory, or use fewer"
+                          " environments or steps (num_envs, num_steps)") from error
     return fd
 
 

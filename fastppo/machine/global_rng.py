@@ -48,7 +48,7 @@ class GlobalRngWatch:
             return
         for i, (before, now) in enumerate(zip(self.before, rng_states())):
             self.drawn[i] |= bool(before) and before != now
-        warned = not self.name and warn_global_rng(self.drawn)
+        warned = self.drawn.any() and not self.name and warn_global_rng(self.drawn)
         if warned or all(episode.number > 0 for episode in running):
             self.before = ()
 

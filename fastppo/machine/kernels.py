@@ -49,34 +49,30 @@ def check_arrays(kernel: str, specs: Mapping[str, ArraySpec], arguments: Mapping
         if name not in arguments or spec.optional and array is None:
             continue
         shape = [int(axis) if axis.isdigit() else sizes.get(axis, axis) for axis in spec.axes]
-        if not _matches(array, spec, shape):
-            raise KernelError(f"{kernel}: {name} is {_description(array, spec)},"
-                              f" wanted a {_expectation(spec, shape)}")
+        fits = isinstance(array, np.ndarray) and str(array.dtype) in spec.dtypes
+        if fits and spec.axes != ["..."]:
+            fits = array.ndim == len(shape) and all(
+                wanted == size for wanted, size in zip(shape, array.shape)
+                if isinstance(wanted, int))
+        if fits:
+            rows = array[:1] if spec.strided else array
+            fits = rows.flags.c_contiguous and (array.flags.writeable or not spec.written)
+        if not fits:
+            raise KernelError(f"{kernel}: {name} is {_difference(array, spec, shape)}")
         sizes.update(zip(spec.axes, array.shape))
 
 
-def _matches(array: Any, spec: ArraySpec, shape: list[int | str]) -> bool:
-    if not isinstance(array, np.ndarray) or str(array.dtype) not in spec.dtypes:
-        return False
-    fits = spec.axes == ["..."] or array.ndim == len(shape) and all(
-        wanted == size for wanted, size in zip(shape, array.shape) if isinstance(wanted, int))
-    rows = array[:1] if spec.strided else array
-    return fits and rows.flags.c_contiguous and (array.flags.writeable or not spec.written)
-
-
-def _description(array: Any, spec: ArraySpec) -> str:
-    if not isinstance(array, np.ndarray):
-        return type(array).__name__
-    locked = "" if array.flags.writeable or not spec.written else "read-only "
-    strided = "" if array.flags.c_contiguous else "strided "
-    return f"{locked}{strided}{array.dtype} {array.shape}"
-
-
-def _expectation(spec: ArraySpec, shape: list[int | str]) -> str:
+def _difference(array: Any, spec: ArraySpec, shape: list[int | str]) -> str:
+    """What an array is, and what its spec wants."""
+    found = type(array).__name__
+    if isinstance(array, np.ndarray):
+        locked = "" if array.flags.writeable or not spec.written else "read-only "
+        strided = "" if array.flags.c_contiguous else "strided "
+        found = f"{locked}{strided}{array.dtype} {array.shape}"
     layout = "row-contiguous" if spec.strided else "C-contiguous"
     axes = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
-    return (f"{'writable ' * spec.written}{layout} {' or '.join(spec.dtypes)} array"
-            f" of shape ({axes})")
+    return (f"{found}, wanted a {'writable ' * spec.written}{layout} {' or '.join(spec.dtypes)}"
+            f" array of shape ({axes})")
 
 
 try:
@@ -99,11 +95,11 @@ ARRAYS: dict[str, dict[str, ArraySpec]] = {}  # the arrays of every kernel
 _REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 
 
-def _kernel(*lines: str, check_first: bool = False) -> Callable:
-    """Makes a kernel of a signature; `lines` describe its arrays (see kernel_checks.array_specs).
+def _kernel(*lines: str, check_first: bool = not COMPILED) -> Callable:
+    """Makes a kernel of a signature; `lines` describe its arrays (see array_specs).
 
-    check_first: the arrays are checked before the call, because the compiled function does not
-    compare their sizes. Arguments are positional: keywords would cost 40 ns in every call.
+    check_first: the arrays are checked before the call, because the function does not compare their
+    sizes. Arguments are positional: keywords would cost 40 ns in every call.
     """
     specs = array_specs(*lines)
 
@@ -112,33 +108,22 @@ def _kernel(*lines: str, check_first: bool = False) -> Callable:
         function = getattr(_twin, name, None)
         ARRAYS[name] = specs
 
-        def check(args):
-            check_arrays(name, specs, signature.bind(*args).arguments)
-
+        @wraps(declared)
         def kernel(*args):
+            if function is None:
+                raise KernelError(
+                    f"{name} has no numba version, and the compiled extension is not installed",
+                    ("install a C compiler and Python's headers, then `pip install -e .`",
+                     Set(num_workers=0)))
+            if check_first:
+                check_arrays(name, specs, signature.bind(*args).arguments)
             try:
                 return function(*args)
             except _REFUSALS as refusal:
-                check(args)
+                check_arrays(name, specs, signature.bind(*args).arguments)
                 raise KernelError(f"{name}: {refusal}") from refusal
-
-        def checked_kernel(*args):
-            check(args)
-            return kernel(*args)
-
-        if function is None:
-            return wraps(declared)(_missing_kernel(name))
-        return wraps(declared)(checked_kernel if check_first or not COMPILED else kernel)
+        return kernel
     return decorate
-
-
-def _missing_kernel(name: str) -> Callable:
-    def kernel(*args):
-        raise KernelError(
-            f"{name} has no numba version, and the compiled extension is not installed",
-            ("install a C compiler and Python's headers, then `pip install -e .`",
-             Set(num_workers=0)))
-    return kernel
 
 
 def backend():
@@ -211,11 +196,6 @@ def packed_size(plan, /):
     [n_out n_in], bias [n_out]); activation is 0 none, 1 tanh, 2 relu, 3 elu. The rest is 0 in a
     dense layer; see csrc/network/forward.h.
     """
-
-
-def reads_image(plan):
-    """True if the observations of a plan are images."""
-    return bool(plan[0, 7] == IMAGE)
 
 
 @_kernel("plan: int64 l 12", "params: float32 q", "packed: *float32 s")
@@ -369,15 +349,12 @@ def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):
     """
     count, floats = update_sizes(plan, log_std)
     row = -(-count // 16) * 16
-    grads, work = _aligned(MAX_SHARDS * row).reshape(MAX_SHARDS, row), _aligned(floats)
-    return UpdateBuffers(params, exp_avg, exp_avg_sq, grads, np.zeros((MAX_SHARDS, SUMS)), work)
-
-
-def _aligned(size):
-    """Zeros, f32 [size], from the beginning of a cache line: reads across two lines cost twice."""
-    block = np.zeros(size + 16, np.float32)
-    first = -block.ctypes.data % 64 // block.itemsize
-    return block[first : first + size]
+    size = MAX_SHARDS * row
+    block = np.zeros(size + floats + 16, np.float32)
+    # Both from the beginning of a cache line: reads across two lines cost twice.
+    block = block[-block.ctypes.data % 64 // block.itemsize:]
+    return UpdateBuffers(params, exp_avg, exp_avg_sq, block[:size].reshape(MAX_SHARDS, row),
+                         np.zeros((MAX_SHARDS, SUMS)), block[size:size + floats])
 
 
 class MinibatchUpdate(getattr(_twin, "Update", object)):

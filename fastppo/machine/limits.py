@@ -21,6 +21,7 @@ from typing import Any, Iterator, Sequence
 ROOT = Path("/")
 DRIVER = Path("/proc/driver/nvidia/version")
 NO_LIMIT = 2**63
+SMALL_MEMORY = 1 << 20  # bytes; so few are taken without a question whether they are free
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 VECTORS = re.compile(r"(avx|fma|sse4|ssse3|f16c|amx|asimd|sve|neon)\w*$")
 LARGEST_KEPT = 32 << 20  # bytes; mallopt refuses a higher MMAP_THRESHOLD
@@ -231,13 +232,9 @@ class OneProcess:
 
     rank, size = 0, 1
 
-    def first(self, count: int) -> int:
-        """The first of `count` environments, or other things, that this rank has."""
-        return count * self.rank // self.size
-
-    def last(self, count: int) -> int:
-        """The end of those that this rank has."""
-        return count * (self.rank + 1) // self.size
+    def own(self, count: int) -> range:
+        """Those of `count` environments, or other things, that this rank has."""
+        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def gather(self, one: Any) -> list[Any]:
         """The objects that all ranks give, in the order of the ranks."""
@@ -249,7 +246,7 @@ class OneProcess:
 
     def share(self, one: Any) -> Any:
         """The object that rank 0 gives."""
-        return self.gather(one)[0]
+        return one if self.size == 1 else self.gather(one)[0]
 
     def close(self) -> None:
         """Leaves the group of processes, if it was made here; a second call does nothing."""

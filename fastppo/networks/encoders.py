@@ -38,11 +38,6 @@ def init_orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | 
     return layer
 
 
-def linear(inputs: int, outputs: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
-    """A linear layer, initialised orthogonally."""
-    return init_orthogonal(nn.Linear(inputs, outputs, dtype=torch.float32), gain, generator)
-
-
 class DenseEncoder(nn.Sequential):
     """Dense layers with one activation, initialised orthogonally with gain sqrt 2, zero biases.
 
@@ -56,7 +51,8 @@ class DenseEncoder(nn.Sequential):
                  generator: torch.Generator | None = None, layer_norm: bool = False):
         widths, layers = [inputs, *hidden_sizes], []
         for size, next_size in zip(widths, widths[1:]):
-            layers.append(linear(size, next_size, HIDDEN_GAIN, generator))
+            dense = nn.Linear(size, next_size, dtype=torch.float32)
+            layers.append(init_orthogonal(dense, HIDDEN_GAIN, generator))
             if layer_norm:
                 layers.append(nn.LayerNorm(next_size, dtype=torch.float32))
             layers.append(ACTIVATIONS[activation]())
@@ -83,8 +79,10 @@ class ActorCritic(nn.Module):
         columns = None if final_tanh is None else torch.from_numpy(final_tanh)
         self.register_buffer("final_tanh", columns, persistent=False)
         self.actor_body, self.critic_body, self.features = actor_body, critic_body, features
-        self.actor = linear(actor_body.size, outputs, 0.01, generator)
-        self.critic = linear(critic_body.size, 1, 1.0, generator)
+        self.actor = nn.Linear(actor_body.size, outputs, dtype=torch.float32)
+        init_orthogonal(self.actor, 0.01, generator)
+        self.critic = nn.Linear(critic_body.size, 1, dtype=torch.float32)
+        init_orthogonal(self.critic, 1.0, generator)
 
     def forward(self, obs) -> tuple[Tensor, Tensor]:
         """(action parameters [b p], value [b]) of normalised observations."""
@@ -98,21 +96,6 @@ class ActorCritic(nn.Module):
         if self.final_tanh is not None:
             params = torch.where(self.final_tanh, params.tanh(), params)
         return torch.cat([params, hidden], -1) if self.features else params, val
-
-
-class MLP(ActorCritic):
-    """An ActorCritic of dense layers, with activations that the kernels know.
-
-    All weights are drawn from `generator`.
-    """
-
-    def __init__(self, inputs: int, outputs: int, hidden_sizes: Sequence[int] = (64, 64),
-                 activation: str = "tanh", shared_critic: bool = False,
-                 generator: torch.Generator | None = None, features: bool = False,
-                 final_tanh: np.ndarray | None = None):
-        bodies = [DenseEncoder(inputs, hidden_sizes, activation, generator)
-                  for _ in range(1 if shared_critic else 2)]
-        super().__init__(bodies[0], bodies[-1], outputs, generator, features, final_tanh)
 
 
 BRANCH_GAIN = math.sqrt(2 / 6)  # with it six residual branches together double the variance
@@ -294,8 +277,8 @@ def _bf16_forward(forward: Callable, *inputs: Any) -> Any:
         return tree_map(lambda x: x.float(), forward(*inputs))
 
 
-PLAN_COLUMNS = 12
 OUTPUT = -1  # in place of a buffer
+DENSE = 0, 0, 0, 0, 0  # kind and geometry in the row of a dense layer
 
 
 def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf | None = None
@@ -314,13 +297,9 @@ def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf
                 features[body] = next(buffers)
                 rows.append((src, features[body], *layer))
                 src = features[body]
-        rows.append((features[body], OUTPUT, *dense_row(head, 0, offsets)))
-    return plan_array(rows)
-
-
-def plan_array(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rows as i64 [l 12]; columns that are missing are 0."""
-    return np.array([(*row, *[0] * (PLAN_COLUMNS - len(row))) for row in rows], np.int64)
+        rows.append((features[body], OUTPUT, head.in_features, head.out_features,
+                     offsets[id(head.weight)], offsets[id(head.bias)], 0, *DENSE))
+    return np.array(rows, np.int64)
 
 
 def image_row(image: StoredLeaf) -> tuple[int, ...]:
@@ -335,40 +314,19 @@ def image_row(image: StoredLeaf) -> tuple[int, ...]:
 
 def body_rows(body: nn.Module, offsets: Mapping[int, int], image: StoredLeaf | None
               ) -> Iterator[tuple[int, ...]]:
-    """The rows of a body's layers, without the buffers."""
-    if not isinstance(body, MixedEncoder):
-        yield from dense_rows(body, offsets)
-        return
-    encoder = body.parts[0]
-    channels, height, width = image.image_shape
-    for layer, activation in pairs(encoder.convs):
-        inputs, (size, _), (stride, _) = channels * height * width, layer.kernel_size, layer.stride
-        geometry = CONVOLUTION, channels, width, size, stride
-        channels = layer.out_channels
-        height, width = ((side - size) // stride + 1 for side in (height, width))
-        yield (inputs, channels * height * width, *places(layer, offsets), activation, *geometry)
-    yield (encoder.dense.inputs,) * 2 + (0, 0, 0, FLATTEN, channels)
-    yield from dense_rows(encoder.dense, offsets)
-
-
-def dense_rows(layers: nn.Sequential, offsets: Mapping[int, int]) -> Iterator[tuple[int, ...]]:
-    """The rows of dense layers, each followed by its activation."""
-    for layer, activation in pairs(layers):
-        yield dense_row(layer, activation, offsets)
-
-
-def dense_row(layer: nn.Linear, activation: int, offsets: Mapping[int, int]) -> tuple[int, ...]:
-    """The row of one dense layer."""
-    return layer.in_features, layer.out_features, *places(layer, offsets), activation
-
-
-def places(layer: nn.Linear | nn.Conv2d, offsets: Mapping[int, int]) -> tuple[int, int]:
-    """The places of weight and bias in the flat vector."""
-    return offsets[id(layer.weight)], offsets[id(layer.bias)]
-
-
-def pairs(layers: nn.Sequential) -> Iterator[tuple[nn.Module, int]]:
-    """Layers with the codes of the activations that follow them."""
-    every = list(layers)
-    for layer, activation in zip(every[::2], every[1::2]):
-        yield layer, ACTIVATION_CODES[type(activation)]
+    """The rows of a body's layers, without the buffers; an activation follows each layer."""
+    layers = [*body] if image is None else [*body.parts[0].convs, *body.parts[0].dense]
+    channels, height, width = (0, 0, 0) if image is None else image.image_shape
+    for layer, activation in zip(layers[::2], layers[1::2]):
+        inputs, geometry = channels * height * width, DENSE
+        if isinstance(layer, nn.Conv2d):
+            (size, _), (stride, _) = layer.kernel_size, layer.stride
+            geometry, channels = (CONVOLUTION, channels, width, size, stride), layer.out_channels
+            height, width = ((side - size) // stride + 1 for side in (height, width))
+            outputs = channels * height * width
+        else:
+            if channels:
+                yield inputs, inputs, 0, 0, 0, FLATTEN, channels, 0, 0, 0
+            inputs, outputs, channels = layer.in_features, layer.out_features, 0
+        yield (inputs, outputs, offsets[id(layer.weight)], offsets[id(layer.bias)],
+               ACTIVATION_CODES[type(activation)], *geometry)

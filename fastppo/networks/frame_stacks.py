@@ -2,14 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fastppo.errors import InputError
 from fastppo.machine.arena import Arena
-from fastppo.spaces.leaves import leaf_arrays
-from fastppo.spaces.observations import ObservationLayout
 
 
 class FrameStacks:
@@ -76,16 +73,7 @@ def _read_only() -> InputError:
                       "change rollout.obs.frames, which the stacks share")
 
 
-def rollout_observations(arena: Arena, layout: ObservationLayout) -> Any:
-    """The observations [t+1 e ...] of the arena's rollout in the structure of their space."""
-    if len(arena["frames"]):
-        frames, stacks = (torch.from_numpy(arena[name]) for name in ("frames", "stacks"))
-        return FrameStacks(frames.flatten(0, 1), stacks)
-    return layout.structure([torch.from_numpy(x) for x in leaf_arrays(arena["obs"])])
-
-
-def stored_rows(arena: Arena) -> np.ndarray:
-    """A copy of the observations [t+1 e ...] of the arena's rollout."""
-    if not len(arena["frames"]):
-        return arena["obs"].copy()
-    return arena["frames"].reshape(-1, *arena["frames"].shape[2:])[arena["stacks"]]
+def stacked_observations(arena: Arena) -> FrameStacks:
+    """The observations [t+1 e ...] of a rollout whose frames are in the arena once each."""
+    frames, stacks = (torch.from_numpy(arena[name]) for name in ("frames", "stacks"))
+    return FrameStacks(frames.flatten(0, 1), stacks)

@@ -37,7 +37,7 @@ class Head(nn.Module):
 
     bounds_map, noise_steps = "clip", 1
 
-    def __init__(self, size: int, noise: str, means: int = 0):
+    def __init__(self, size: int, noise: str = "u", means: int = 0):
         super().__init__()
         self.size, self.noise, self.means = size, noise, np.arange(size) < means
 
@@ -57,9 +57,6 @@ class Head(nn.Module):
 
 class Categorical(Head):
     """One of n actions, act i64 [b], from unnormalised log-probabilities [b n]."""
-
-    def __init__(self, n: int):
-        super().__init__(n, "u")
 
     def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
         """Samples act [b] by inverse CDF from one uniform number a row, noise [b 1]."""

@@ -102,7 +102,7 @@ class ObservationNormaliser(RunningMoments):
     def learn_from(self, obs: Any) -> None:
         """Merges observations [b ...], tensors in the structure of the space, into the moments."""
         first = self.layout.leaves[0].leaf.of(obs)
-        if self.norm and first.device.type == "cpu":
+        if first.device.type == "cpu":
             self.learn(self.layout.split(obs))
         elif self.norm and len(first):
             self.merge_tensor(torch.cat([
@@ -157,8 +157,3 @@ def channels_last(x: Tensor) -> Tensor:
     kind = x.device.type
     suits = x.ndim == 4 and (kind == "cpu" or torch.is_autocast_enabled(kind))
     return x.contiguous(memory_format=torch.channels_last) if suits else x
-
-
-def modules_with_moments(policy: nn.Module) -> list[nn.Module]:
-    """The modules whose moments an update changes: the normaliser, and PopArt if there is one."""
-    return [part for part in policy.modules() if isinstance(part, RunningMoments)]

@@ -16,32 +16,26 @@ RNN_WARNING = "ignore", re.compile("RNN module weights are not part"), UserWarni
 
 
 @contextmanager
-def isolated_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
+def seeded_rng(seed: int, device: torch.device = CPU, alone: bool = True) -> Iterator[None]:
     """Seeds torch's own generator of `device`; restores the host script's state at the end.
 
-    Other threads may use the generator meanwhile.
+    `alone`, for short blocks: no other thread may use the generators of the process meanwhile.
     """
     cuda = device.type == "cuda"
-    with RNG_LOCK:
-        before = torch.get_rng_state(), torch.cuda.get_rng_state(device) if cuda else None
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-    try:
-        yield
-    finally:
+    with RNG_LOCK if alone else nullcontext():
         with RNG_LOCK:
-            torch.set_rng_state(before[0])
+            before = torch.get_rng_state(), torch.cuda.get_rng_state(device) if cuda else None
+            torch.default_generator.manual_seed(seed)
             if cuda:
-                torch.cuda.set_rng_state(before[1], device)
-
-
-@contextmanager
-def seeded_rng(seed: int, device: torch.device = CPU) -> Iterator[None]:
-    """The same as `isolated_rng`, but no other thread may draw meanwhile; for short blocks."""
-    with RNG_LOCK, isolated_rng(seed, device):
-        yield
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
+        try:
+            yield
+        finally:
+            with RNG_LOCK:
+                torch.set_rng_state(before[0])
+                if cuda:
+                    torch.cuda.set_rng_state(before[1], device)
 
 
 @contextmanager

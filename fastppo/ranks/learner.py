@@ -54,7 +54,7 @@ class RankedLearner(Learner):
     def attach(self, ranks: Ranks) -> None:
         """Makes the steps of this rank those of all."""
         self.ranks, envs = ranks, self.config.num_envs
-        own = slice(ranks.first(envs), ranks.last(envs))
+        own = ranks.own(envs)
         self.flatten = partial(_flatten_own, ranks, envs)
         rows = np.full((self.config.num_steps, envs), -1)
         rows[:, own] = np.arange(rows[:, own].size).reshape(rows[:, own].shape)
@@ -129,7 +129,7 @@ class RankedCompiledLearner(RankedLearner, CompiledLearner):
         self.ranks.add(torch.from_numpy(grad))
         self.optimizer.steps += 1
         stats = np.empty(len(LOSSES), np.float32)
-        update.finish(self.optimizer.steps, self.optimizer.lr, stats, True)
+        update.finish(self.optimizer.steps, self.optimizer.rates[0], stats, True)
         stats[:-1] = sums / rows
         return stats
 
@@ -167,7 +167,7 @@ def own_environments(rollout: Rollout, ranks: Ranks) -> Rollout:
     if ranks.size == 1:
         return rollout
     count, obs = rollout.rew.shape[1], rollout.obs
-    own = slice(ranks.first(count), ranks.last(count))
+    own = slice(ranks.own(count).start, ranks.own(count).stop)
     return Rollout(FrameStacks(obs.frames, obs.stacks[:, own]) if isinstance(obs, FrameStacks)
                    else tree_map(lambda x: x[:, own], obs), *(x[:, own] for x in rollout[1:]))
 
@@ -175,7 +175,8 @@ def own_environments(rollout: Rollout, ranks: Ranks) -> Rollout:
 def _flatten_own(ranks: Ranks, envs: int, rollout: Rollout, device: torch.device) -> Batch:
     """The samples of a rank's rollout, but adv and ret of all `envs` environments."""
     if isinstance(obs := rollout.obs, FrameStacks):  # without the frames of the others
-        first, last = (len(obs.frames) // envs * end(envs) for end in (ranks.first, ranks.last))
+        own, each = ranks.own(envs), len(obs.frames) // envs
+        first, last = each * own.start, each * own.stop
         rollout = rollout._replace(obs=FrameStacks(obs.frames[first:last], obs.stacks - first))
     adv, ret = (x.flatten().to(device) for x in ranks.join(rollout.adv, rollout.ret))
     return flatten_rollout(rollout, device)._replace(adv=adv, ret=ret)
@@ -183,8 +184,6 @@ def _flatten_own(ranks: Ranks, envs: int, rollout: Rollout, device: torch.device
 
 def _learn_together(observer: ObservationNormaliser, ranks: Ranks, obs: Any) -> None:
     """Merges the observations [t*e ...] of all ranks, each its own ones, into the moments."""
-    if not observer.norm:
-        return
     rows = observer.encoding.encode(observer.layout.split(obs), numbers_only=True)
     found = tuple(np.zeros_like(x.cpu().numpy()) for x in observer.state)
     kernels.merge_moments(np.ascontiguousarray(rows), *found)

@@ -143,8 +143,7 @@ class RankEnvs:
 
     def __init__(self, vec: Any, arena: Arena, ranks: Ranks):
         self.vec, self.arena, self.ranks = vec, arena, ranks
-        count = arena["act"].shape[1]
-        self.first, self.last = ranks.first(count), ranks.last(count)
+        self.own = ranks.own(arena["act"].shape[1])
         self.exchanged = -1  # the last iteration
 
     def __getattr__(self, name: str) -> Any:
@@ -152,14 +151,14 @@ class RankEnvs:
 
     def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
         """See Serial.begin; the environments that cannot continue are those of all ranks."""
-        own = self.vec.begin(resumed and resumed.part(self.first, self.last))
-        return [e for found in self.ranks.gather([self.first + e for e in own]) for e in found]
+        own = self.vec.begin(resumed and resumed.part(self.own.start, self.own.stop))
+        return [e for found in self.ranks.gather([self.own[e] for e in own]) for e in found]
 
     def rollout(self, iteration: int) -> None:
         """Does what Serial.rollout does, and exchanges it."""
         self.vec.rollout(iteration)
         if iteration != self.exchanged:
-            own = slice(self.first, self.last)
+            own = slice(self.own.start, self.own.stop)
             arrays = [array[:, own].copy() for array in self._shared_arrays()]
             self._take(self.ranks.gather((arrays, read_infos(self.arena))))
             self.exchanged = iteration

@@ -75,7 +75,7 @@ class LocalActor(Actor):
         self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
         self.plan, self.to_env = plan, actions.to_env()
         self.encoding = ObservationEncoding(
-            layout, [0] * kernels.reads_image(plan.plan), self.mean is not None)
+            layout, [0] if plan.plan[0, 7] == kernels.IMAGE else [], self.mean is not None)
         kind = "u" if plan.log_std is None else "n"
         self.noise = ActionNoise(kind * actions.size, seed, first, count)
         self.packed = np.empty(kernels.packed_size(plan.plan), np.float32)

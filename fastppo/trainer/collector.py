@@ -31,8 +31,8 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     collector = Collector(arena, policy, config, snapshots)
     groups = [range(config.num_envs)]
     if vector is None:
-        first = ranks.first(config.num_envs)
-        groups = env_groups(ranks.last(config.num_envs) - first, first)
+        own = ranks.own(config.num_envs)
+        groups = env_groups(len(own), own.start)
     elif attached_simulator(collector, vector):
         return collector
     plan = policy_plan(policy, learner.flat) if config.acting == "local" else None

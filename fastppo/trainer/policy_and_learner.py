@@ -9,14 +9,13 @@ import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from fastppo.compiled.support import is_plain_mlp
 from fastppo.config import IMAGE_MODELS, Config, default_of
 from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner
 from fastppo.machine import kernels, limits
 from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
-from fastppo.networks.encoders import MLP, ActorCritic, make_encoder
+from fastppo.networks.encoders import ActorCritic, make_encoder
 from fastppo.networks.heads import least_outputs, make_head
 from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng, torch_threads
 from fastppo.policy import Policy
@@ -89,9 +88,6 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
     """The built-in network of a resolved Config, with weights from `generator`."""
     head = make_head(seen.act_space, config)  # without features, for gSDE too
     final_tanh = head.means if config.final_tanh else None
-    if is_plain_mlp(config):
-        return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes,
-                   config.activation, config.shared_critic, generator, config.sde, final_tanh)
     actor_body = make_encoder(seen, config, generator, config.actor_keys)
     critic_body = actor_body if config.shared_critic else make_encoder(
         seen, config, generator, config.critic_keys)
@@ -110,14 +106,15 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
     It is called before the network is built, which takes long where it is large.
     """
     encoding = ObservationEncoding(seen)
-    count = least_parameters(config, encoding.size if is_plain_mlp(config) else 0,
-                             least_outputs(seen.act_space))
+    whole = config.model == "mlp" and config.actor_keys is config.critic_keys is None
+    count = least_parameters(config, encoding.size if whole else 0, least_outputs(seen.act_space))
     if config.model in IMAGE_MODELS:
         from fastppo.networks.encoders import dense_weights
         count += sum(dense_weights(config.model, shape)
                      for shape in (leaf.image_shape for leaf in encoding.leaves)
                      if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
-    if (need := WEIGHT_BYTES * count) > (free := limits.free_memory()):
+    need = WEIGHT_BYTES * count
+    if need > limits.SMALL_MEMORY and need > (free := limits.free_memory()):
         raise ConfigError(f"the network has at least {count:,} parameters and needs"
                           f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
                           "use smaller layers, smaller observations (resize) or fewer actions")

@@ -33,16 +33,16 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
     They act by `plan`, or `central` acts in this process.
     """
     arena, policy, config = collector.arena, collector.policy, collector.config
-    helper, first = None, ranks.first(config.num_envs)
+    helper, own = None, ranks.own(config.num_envs)
     if shares_update(config, policy) and ranks.size == 1:
         terms = update_coefficients(config, coefficients_at(config, 1.0))
         helper = HelperPlan(learner.plan, terms, policy.observer.norm)
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
                    config.seed, rules, helper, helper_count(config.num_workers))
-    team = WorkerTeam(make, source.factories[first:ranks.last(config.num_envs)],
+    team = WorkerTeam(make, source.factories[own.start:own.stop],
                       config.num_workers, arena, len(groups), config.step_timeout,
                       config.reset_timeout, main_computes=central is not None,
-                      allowed=config.worker_env or (), first=first)
+                      allowed=config.worker_env or (), first=own.start)
     team.episode_of = partial(_running_episode, team, collector.snapshots.log, config.seed)
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
     collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts)

@@ -34,17 +34,32 @@ class Batch(NamedTuple):
         return type(self)(*(tree_map(pick, field) for field in self))
 
     @property
-    def units(self) -> int:
-        """The most parts that it can be split into."""
-        return len(self.adv)
+    def ends(self) -> Sequence[int]:
+        """Where it can be split: the first sample of each unit, and the number of samples."""
+        return range(len(self.adv) + 1)
+
+    def order(self, seed: int, iteration: int, epoch: int) -> Tensor:
+        """The permutation i64 [b] of the samples for an epoch, on their device.
+
+        A GPU copies it by itself, from memory that torch uses again only after that.
+        """
+        count, device = len(self.adv), self.adv.device
+        order = torch.empty(count, dtype=torch.int64, device="cpu",
+                            pin_memory=device.type == "cuda")
+        kernels.permutation(seed, iteration, epoch, order.numpy())
+        return order.to(device, non_blocking=True)
 
     def shuffled(self, order: Tensor) -> "Batch":
         """The samples in `order`, a random permutation i64 [b]."""
         return self.rows(order)
 
     def split(self, count: int) -> Iterator["Batch"]:
-        """`count` parts, whose sizes differ by one at most; fewer where there are fewer samples."""
-        return split_between(self, count, range(len(self.adv) + 1))
+        """`count` parts, whose units differ by one at most; fewer where there are fewer units."""
+        ends = self.ends
+        units, parts = len(ends) - 1, min(count, len(ends) - 1)
+        ends = [ends[units * i // parts] for i in range(parts + 1)]
+        for first, last in zip(ends, ends[1:]):  # one part at a time: images are copied
+            yield self.rows(slice(first, last))
 
 
 class PolicyOutput(NamedTuple):
@@ -71,16 +86,6 @@ def flatten_rollout(rollout: Rollout, device: torch.device | None = None) -> Bat
     return Batch(*(tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1]))
 
 
-def order_at(count: int, seed: int, iteration: int, epoch: int, device: torch.device) -> Tensor:
-    """The permutation i64 [count] of the samples of an epoch, on `device`.
-
-    A GPU copies it by itself, from memory that torch uses again only after that.
-    """
-    order = torch.empty(count, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
-    kernels.permutation(seed, iteration, epoch, order.numpy())
-    return order.to(device, non_blocking=True)
-
-
 def normalise_advantages(adv: Tensor) -> Tensor:
     """Advantages [b] with mean 0 and std 1 (ddof 1); unchanged under 2 rows, 0 where constant."""
     if len(adv) < 2:
@@ -90,33 +95,21 @@ def normalise_advantages(adv: Tensor) -> Tensor:
     return ((adv - adv.mean()) / (adv.std() + 1e-8)).masked_fill_(low == high, 0.0)
 
 
-def split_between(batch: Batch, count: int, ends: Sequence[int]) -> Iterator[Batch]:
-    """A batch in `count` parts of whole units, which begin and end at `ends`."""
-    units = len(ends) - 1
-    ends = [ends[units * i // min(count, units)] for i in range(min(count, units) + 1)]
-    for first, last in zip(ends, ends[1:]):  # one part at a time: images are copied
-        yield batch.rows(slice(first, last))
-
-
 class SequenceBatch(Batch):
     """A Batch that is shuffled and split by whole environments."""
 
     __slots__ = ()
 
     @property
-    def units(self) -> int:
-        """The number of environments."""
-        return len(self._environments()[0])
+    def ends(self) -> Sequence[int]:
+        """The first sample of each environment, and the number of samples."""
+        return [*self._environments()[0].tolist(), len(self.adv)]
 
     def shuffled(self, order: Tensor) -> Batch:
         """The environments in random order; `order` is a permutation i64 [b] of the samples."""
         starts, which = self._environments()
         place = order.argsort()[starts]  # an environment's place is that of its first sample
         return self.rows(place[which].argsort(stable=True))
-
-    def split(self, count: int) -> Iterator[Batch]:
-        """`count` parts of whole environments; fewer where there are fewer environments."""
-        return split_between(self, count, [*self._environments()[0].tolist(), len(self.adv)])
 
     def _environments(self) -> tuple[Tensor, Tensor]:
         """(first sample [k] of each environment, number of its environment for each sample [b])."""

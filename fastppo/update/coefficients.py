@@ -2,7 +2,7 @@
 
 import logging
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -29,11 +29,6 @@ class Coefficients(NamedTuple):
     dual_clip: float | None
 
 
-def coefficients_of(config: Config, begin: int, total: int) -> Coefficients:
-    """The coefficients of the iteration that begins at step `begin` of `total`."""
-    return coefficients_at(config, 1.0 - min(begin / (total or 1), 1.0), begin)
-
-
 def coefficients_at(config: Config, remaining: float, step: float = math.inf) -> Coefficients:
     """The coefficients when the share `remaining` of training is left, from 1 to 0, at `step`.
 
@@ -44,23 +39,18 @@ def coefficients_at(config: Config, remaining: float, step: float = math.inf) ->
     done = min(1.0, step / config.lr_warmup) if config.lr_warmup else 1.0
     warm = FIRST_SHARE + (1.0 - FIRST_SHARE) * done
 
-    def value(name: str) -> float | None:
+    found: dict[str, Any] = {}
+    for name in ("lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"):
         setting = getattr(config, name)
         constant = setting is None or isinstance(setting, (int, float))
-        return setting if constant else scheduled_value(name, setting, remaining)
-
-    def rate(name: str) -> float:
-        constant = isinstance(getattr(config, name), (int, float))
-        adapted = name == "lr" and config.adaptive_kl is not None
-        falls = constant and config.anneal_lr and not adapted
-        return value(name) * (remaining if falls else 1.0) * warm
-
-    lr = rate("lr")
-    return Coefficients(
-        lr=lr, critic_lr=lr if config.critic_lr is None else rate("critic_lr"),
-        clip_range=value("clip_range"), clip_range_vf=value("clip_range_vf"),
-        entropy_coef=value("entropy_coef"), value_coef=config.value_coef,
-        dual_clip=config.dual_clip)
+        found[name] = setting if constant else scheduled_value(name, setting, remaining)
+        if name in ("lr", "critic_lr") and setting is not None:
+            adapted = name == "lr" and config.adaptive_kl is not None
+            falls = constant and config.anneal_lr and not adapted
+            found[name] = found[name] * (remaining if falls else 1.0) * warm
+    if found["critic_lr"] is None:
+        found["critic_lr"] = found["lr"]
+    return Coefficients(**found, value_coef=config.value_coef, dual_clip=config.dual_clip)
 
 
 def scheduled_value(name: str, setting: Scheduled, remaining: float) -> float:
@@ -93,24 +83,26 @@ class KLControl:
         lr = coefs.lr if self.state is None else self.state
         return lr, lr if self.config.critic_lr is None else coefs.critic_lr
 
-    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int, samples: Batch) -> None:
-        """Adapts the learning rate to the mean KL [] of `epoch`, which is read only if needed.
+    def adapt(self, kl: Tensor, coefs: Coefficients, epoch: int, samples: Batch) -> bool:
+        """Adapts the rate to the mean KL [] of `epoch`; returns True if no epoch is to follow.
 
-        The KL of the first epoch is 0, but for rounding, if the samples are one minibatch: it is
-        computed before the step.
+        The KL, which is read only if needed, is 0 in the first epoch, but for rounding, if the
+        samples are one minibatch: it is computed before the step. Warns once if a loop of the
+        user's continues after the end of the schedule.
         """
-        self._warn_at_rate_0(coefs)
-        lr, aim = self.rates(coefs)[0], self.config.adaptive_kl
-        if aim is None or epoch == 0 and min(self.config.num_minibatches, samples.units) == 1:
-            return
-        if kl > 2.0 * aim:
-            self.state = max(lr / FACTOR, SLOWEST)
-        elif 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
-            self.state = min(lr * FACTOR, FASTEST)
-
-    def exceeded(self, kl: Tensor) -> bool:
-        """Returns True if an epoch with this mean KL [] is the last one of its iteration."""
-        target = self.config.target_kl
+        (lr, critic_lr), aim, target = self.rates(coefs), self.config.adaptive_kl, \
+            self.config.target_kl
+        if not (self.warned or lr or critic_lr):
+            self.warned = True
+            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
+                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
+                        " your loop will take")
+        if aim is not None and (epoch or min(self.config.num_minibatches,
+                                             len(samples.ends) - 1) > 1):
+            if kl > 2.0 * aim:
+                self.state = max(lr / FACTOR, SLOWEST)
+            elif 0 != kl < 0.5 * aim:  # rounding can make a small KL negative
+                self.state = min(lr * FACTOR, FASTEST)
         return target is not None and bool(kl > 1.5 * target)
 
     def restore(self, state: float | None) -> None:
@@ -121,11 +113,3 @@ class KLControl:
         if state is not None and not 0 < float(state) < math.inf:
             raise ValueError(f"the adapted learning rate is {state!r}")
         self.state = state
-
-    def _warn_at_rate_0(self, coefs: Coefficients) -> None:
-        """Warns once if a loop of the user's continues after the end of the schedule."""
-        if not self.warned and not any(self.rates(coefs)):
-            self.warned = True
-            log.warning("the learning rate has fallen to 0, for all total_steps are done: this"
-                        " update changes nothing\n  fix: PPO(..., total_steps=...), as many as"
-                        " your loop will take")

@@ -1,7 +1,7 @@
 """All trained parameters of a network as views of one vector, gradients as views of another."""
 
 import itertools
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, Iterator, Sequence
 
 import torch
@@ -86,18 +86,8 @@ def trained_parameters(net: nn.Module) -> list[nn.Parameter]:
     return params
 
 
-@contextmanager
-def restored_on_error(parts: Sequence[Any]) -> Iterator[None]:
-    """Restores the `state` of all parts if the block raises anything, an interrupt included."""
-    with ExitStack() as undo:
-        for part in parts:
-            undo.callback(part.restore, part.state)
-        yield
-        undo.pop_all()
-
-
 def restored_at_end(parts: Sequence[Any]) -> ExitStack:
-    """A context that restores the `state` of all parts, however it ends."""
+    """A context that restores the `state` of all parts, however it ends, unless by `pop_all`."""
     undo = ExitStack()
     for part in parts:
         undo.callback(part.restore, part.state)

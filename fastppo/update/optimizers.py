@@ -28,11 +28,6 @@ class Adam:
         self.mean, self.square = torch.zeros_like(flat.values), torch.zeros_like(flat.values)
         self.parts = flat.parts() if apart else [(slice(None), False)]
 
-    @property
-    def lr(self) -> float:
-        """The actor's learning rate."""
-        return self.rates[0]
-
     def step(self) -> None:
         """values -= lr * m / (sqrt(v) + eps), with m and v corrected for their start at zero."""
         self.steps += 1

@@ -53,7 +53,7 @@ class WorkerProcess:
 
     def _start(self, arena_fd: int, job: bytes, allowed: Sequence[str]) -> IO[bytes]:
         """Starts the process; returns the main process's end of its lifeline."""
-        theirs, ours = map(above_stdio, os.pipe())
+        theirs, ours = (fd if fd > 2 else above_stdio(fd) for fd in os.pipe())
         lifeline, fds = os.fdopen(ours, "wb", 0), (self.mailbox.file.fileno(), arena_fd, theirs)
         command = [sys.executable, "-P", str(BOOTSTRAP), *map(str, fds), str(os.getpid())]
         # Blocked signals stay so in the new process until it has handlers for them.

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+from asked_of_runs import plan_array
 from envs_for_tests import interrupted
 from gymnasium.spaces import Box, Discrete
 
@@ -14,7 +15,7 @@ from fastppo.compiled.learner import CompiledLearner, policy_plan, update_coeffi
 from fastppo.errors import Error, KernelError
 from fastppo.learner import Learner, total_loss
 from fastppo.machine import kernels
-from fastppo.networks.encoders import MLP, plan_array
+from fastppo.networks.encoders import ActorCritic, DenseEncoder
 from fastppo.networks.heads import make_head
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -79,8 +80,9 @@ def policy_of(case, seed=0):
     space = Box(-np.inf, np.inf, (case["inputs"],), np.float32)
     generator = torch.Generator().manual_seed(seed)
     outputs = make_head(case["space"]).size
-    net = MLP(case["inputs"], outputs, case["hidden"], case["activation"], case["shared"],
-              generator)
+    bodies = [DenseEncoder(case["inputs"], case["hidden"], case["activation"], generator)
+              for _ in range(2 - case["shared"])]
+    net = ActorCritic(bodies[0], bodies[-1], outputs, generator)
     policy = Policy(space, case["space"], net, case["norm_obs"],
                     make_head(case["space"], Config(log_std_init=-0.3)),
                     obs_limit=case["obs_limit"])

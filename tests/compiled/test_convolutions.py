@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from asked_of_runs import plan_array
 from gymnasium.spaces import Box, Dict, Discrete
 from torch.nn import functional as F
 
@@ -13,7 +14,6 @@ from fastppo import PPO
 from fastppo.learner import total_loss
 from fastppo.machine import kernels
 from fastppo.machine.kernels import CONVOLUTION, FLATTEN
-from fastppo.networks.encoders import plan_array
 from fastppo.update.batches import PolicyOutput, flatten_rollout, normalise_advantages
 from fastppo.update.coefficients import coefficients_at
 

@@ -16,7 +16,6 @@ from fastppo import PPO
 from fastppo.gpu import device_actor
 from fastppo.gpu.device_actor import DeviceActor, pinned
 from fastppo.machine.arena import Arena
-from fastppo.networks.frame_stacks import stored_rows
 from fastppo.networks.torch_state import gpu_arithmetic
 from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.trainer import collector
@@ -35,6 +34,13 @@ CASES = {
 WAYS = {"serial": {}, "workers": dict(num_workers=2), "one environment": dict(num_envs=1)}
 CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a GPU with CUDA")])
+
+
+def stored_rows(arena):
+    """A copy of the observations [t+1 e ...] of the arena's rollout."""
+    frames = arena["frames"]
+    return frames.reshape(-1, *frames.shape[2:])[arena["stacks"]] if len(frames) else \
+        arena["obs"].copy()
 
 
 def collected(env, monkeypatch, kind, **settings):

@@ -10,11 +10,11 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from asked_of_runs import plan_array
 
 from fastppo import reference
 from fastppo.errors import KernelError
 from fastppo.machine import kernels
-from fastppo.networks.encoders import plan_array
 from fastppo.reference import Purpose
 
 SHAPES = [(1, 1), (1, 7), (9, 1), (2, 3), (13, 5), (21, 33), (6, 70)]

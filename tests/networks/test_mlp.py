@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
-from fastppo.networks.encoders import MLP
+from fastppo.networks.encoders import ActorCritic, DenseEncoder
 
 
 @NEEDS_EXTENSION
@@ -66,21 +66,23 @@ def test_own_models_built_in_threads_at_once_have_the_weights_of_their_seed(trai
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("inputs", "widths"), [(3, (64, 16)), (90, (8, 32, 8))])
 def test_layers_begin_orthogonal_with_gains_of_root_2_and_a_hundredth_and_1(inputs, widths, shared):
-    net = MLP(inputs, 5, widths, shared_critic=shared, generator=torch.Generator().manual_seed(3))
-    bodies = [net.actor_body] if shared else [net.actor_body, net.critic_body]
+    generator = torch.Generator().manual_seed(3)
+    bodies = [DenseEncoder(inputs, widths, "tanh", generator) for _ in range(2 - shared)]
+    net = ActorCritic(bodies[0], bodies[-1], 5, generator)
     gains = {layer: 2 ** 0.5 for body in bodies for layer in list(body)[::2]}
     for layer, gain in (gains | {net.actor: 0.01, net.critic: 1.0}).items():
         weight = layer.weight.detach()
         rows = weight if weight.shape[0] <= weight.shape[1] else weight.T
         torch.testing.assert_close(rows @ rows.T, gain ** 2 * torch.eye(len(rows)))
         assert not layer.bias.any()
-    assert not shared or net.critic_body is net.actor_body
 
 
 def test_layers_are_drawn_from_the_given_generator_alone():
     def weights(seed, others):
         torch.manual_seed(others)
-        net = MLP(4, 2, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        net = ActorCritic(*(DenseEncoder(4, (64, 64), "tanh", generator) for _ in range(2)), 2,
+                          generator)
         return torch.cat([x.flatten() for x in net.parameters()])
 
     first = weights(7, others=1)

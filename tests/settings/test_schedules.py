@@ -34,7 +34,7 @@ def test_the_learner_is_given_the_rate_that_is_reported(trainer, monkeypatch):
         given.append((now.lr, iteration)), real(rollout, now, iteration))[1])
     got = rates(ppo)
     assert given == list(zip(got, range(3)))
-    assert ppo.learner.optimizer.lr == got[-1]
+    assert ppo.learner.optimizer.rates[0] == got[-1]
 
 
 def test_a_loop_of_ones_own_anneals_over_the_configs_total_and_never_goes_below_zero(trainer):

@@ -12,7 +12,7 @@ from fastppo import PPO
 from fastppo.compiled.learner import update_coefficients
 from fastppo.errors import KernelError
 from fastppo.machine import kernels
-from fastppo.networks.frame_stacks import FrameStacks, stored_rows
+from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.workers.worker import arena_samples
 
 DEPTH = 3
@@ -119,7 +119,7 @@ def test_stacks_are_read_as_their_tensor_is():
         assert torch.equal(obs.float().mean(), want.float().mean())
         assert (obs.numpy() == want.numpy()).all()
         for ppo in (once, whole):
-            assert (stored_rows(ppo.arena)[:16:5] == want.numpy()[:16:5]).all()
+            assert (ppo.collector.rollout.obs.numpy()[:16:5] == want.numpy()[:16:5]).all()
 
 
 @NEEDS_EXTENSION

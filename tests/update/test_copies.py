@@ -9,7 +9,7 @@ from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete
 
 from fastppo.errors import NonFiniteError
-from fastppo.update.batches import flatten_rollout, order_at
+from fastppo.update.batches import Batch, flatten_rollout
 from fastppo.update.statistics import LOSSES, loss_report
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -32,11 +32,22 @@ def asked(monkeypatch):
     return found
 
 
+class Placed:
+    """Fifty numbers on a device, which may not be there."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def __len__(self):
+        return 50
+
+
 def test_the_order_of_an_epoch_goes_to_a_gpu_from_memory_of_its_own_and_is_not_awaited(asked):
-    one, two = (order_at(50, 1, 2, epoch, GPU) for epoch in (0, 1))
+    samples = Batch(*[Placed(GPU)] * 6)
+    one, two = (samples.order(1, 2, epoch) for epoch in (0, 1))
     assert asked == [True, ("cuda", True)] * 2
     assert one.tolist() != two.tolist() and sorted(one.tolist()) == [*range(50)]
-    assert one.tolist() == order_at(50, 1, 2, 0, CPU).tolist() and asked[-2] is False
+    assert one.tolist() == Batch(*[Placed(CPU)] * 6).order(1, 2, 0).tolist() and asked[-2] is False
 
 
 @pytest.mark.parametrize("device, goes_on", [(GPU, True), (CPU, False)])
