@@ -29,35 +29,26 @@ from fastppo.update import arithmetic
 from fastppo.workers.protocol import COMMANDS, STAMPS
 
 
-class Span(NamedTuple):
-    """An interval of one process's work, in nanoseconds of time.monotonic_ns."""
-
-    worker: int  # -1: the main process
-    name: str
-    start: int
-    end: int
+Span = tuple[int, str, int, int]  # worker (-1: main process), command, begin, end in monotonic_ns
 
 
 class Stamps:
     """The commands that a trainer's workers have completed; `pids`: the main process's, theirs."""
 
     def __init__(self, ppo):
-        import os
         self.team = getattr(ppo.collector.vec, "team", None)
         self.arena = ppo.arena
         workers = self.team.workers if self.team else []
         self.pids = [os.getpid(), *(worker.process.pid for worker in workers)]
-        self.last = self._last_command
-
-    @property
-    def _last_command(self) -> int:
-        return self.team.posted.generation if self.team else 0
+        self.last = self.team.posted.generation if self.team else 0
 
     def new(self) -> list[Span]:
         """The spans of the commands since the last call, at most the last STAMPS of them."""
-        first, self.last = max(self.last, self._last_command - STAMPS), self._last_command
-        return [Span(w, COMMANDS[command], start, end)
-                for generation in range(first + 1, self.last + 1)
+        if self.team is None:
+            return []
+        before, self.last = self.last, self.team.posted.generation
+        return [(w, COMMANDS[command], start, end)
+                for generation in range(max(before, self.last - STAMPS) + 1, self.last + 1)
                 for w, (command, start, end) in enumerate(
                     self.arena["stamps"][:, generation % STAMPS].tolist())]
 
@@ -69,7 +60,7 @@ def events(spans: Sequence[Span], pids: Sequence[int]) -> dict[str, Any]:
     for i, (pid, name) in enumerate(zip(pids, names)):
         trace += [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}},
                   {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": i}}]
-    zero = min((span[2] for span in spans), default=0)
+    zero = min((start for _, _, start, _ in spans), default=0)
     for worker, name, start, end in spans:
         pid = pids[worker + 1]
         trace.append({"ph": "X", "name": name, "cat": "fastppo", "pid": pid, "tid": pid,
@@ -199,8 +190,7 @@ def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "environments": measure_environments, "acting": measure_acting, "update": measure_update,
-    "loop": measure_loop, "limit": measure_limit, "profile": measure_profile,
-    "facts": lambda ppo, job: run_facts(ppo)}
+    "loop": measure_loop, "limit": measure_limit, "profile": measure_profile}
 
 
 def rollout_rows(ppo) -> int:

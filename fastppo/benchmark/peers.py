@@ -29,20 +29,19 @@ class Peer(NamedTuple):
     """A system that fastppo can be compared with."""
 
     title: str
-    packages: str  # for pip
     part: str  # the part of fastppo that it is compared with
     takes: dict  # supported values of the settings that a session checks; None: any
 
 
 PEERS = {
-    "sb3": Peer("Stable-Baselines3", "stable-baselines3", "loop", {
+    "sb3": Peer("Stable-Baselines3", "loop", {
         "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
-    "rl_games": Peer("rl_games on EnvPool", "rl-games envpool", "loop", {
+    "rl_games": Peer("rl_games on EnvPool", "loop", {
         "activation": ["relu", "elu", "silu", "gelu"]}),
-    "sample_factory": Peer("Sample Factory", "sample-factory", "loop", {
+    "sample_factory": Peer("Sample Factory", "loop", {
         "clip_rewards": None, "activation": ["relu", "elu"]}),
-    "envpool": Peer("EnvPool", "envpool", "environments", {}),
+    "envpool": Peer("EnvPool", "environments", {}),
 }
 # The same of all systems for Atari games.
 ATARI_TAKES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
