@@ -20,14 +20,12 @@ from fastppo.benchmark import limit
 from fastppo.benchmark.peers import Laps
 from fastppo.config import default_of
 from fastppo.errors import Error
-from fastppo.gpu.device_actor import MirroredEnvs
 from fastppo.machine import kernels, limits
 from fastppo.machine.child_process import public_config
 from fastppo.ppo import PPO
 from fastppo.terminal.banner import network_text
 from fastppo.update import arithmetic
 from fastppo.workers.protocol import COMMANDS, STAMPS
-
 
 Span = tuple[int, str, int, int]  # worker (-1: main process), command, begin, end in monotonic_ns
 
@@ -99,14 +97,13 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, in their processes."""
     laps, vec = Laps(job._asdict()), ppo.collector.vec
-    vec = vec.vec if isinstance(vec, MirroredEnvs) else vec  # without copies to a device
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
 
     def play() -> None:
         length.fill(0)
         valid.fill(True)
         vec.begin()  # workers ignore a command that equals the last one
-        vec.warmup(ppo.config.num_steps)
+        type(vec).warmup(vec, ppo.config.num_steps)  # without copies to a device
     play()  # starts the workers
     signal_ready()
     while not laps.over(steps):

@@ -210,10 +210,14 @@ class Checkpointer:
         self.begins: int | None = -1 if step is None else step  # None: training has begun
 
     def on_start(self, ppo) -> None:
-        """Renames the checkpoints that are not continued."""
-        if self.begins is not None:
-            self._set_aside(self.begins)
-            self.begins = None
+        """Renames the checkpoints beyond the step at which the run begins: it is another one's."""
+        for path in checkpoints_in(self.folder) if self.begins is not None else ():
+            if step_of(path) > self.begins:
+                with contextlib.suppress(OSError):
+                    aside = path.with_name(path.name.replace("checkpoint", "abandoned"))
+                    os.replace(path, aside)
+                    log.warning("%s is not continued, and is now %s", path, aside.name)
+        self.begins = None
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a checkpoint if it is due, or if training is done."""
@@ -269,15 +273,6 @@ class Checkpointer:
              f" saved: {reason}")
         save_policy(ppo.policy, ppo.config, self.folder / MODEL_FILE, weights)
         return self.folder / MODEL_FILE
-
-    def _set_aside(self, step: int) -> None:
-        """Renames the checkpoints beyond `step`, which are of a run that is not continued."""
-        for path in checkpoints_in(self.folder):
-            if step_of(path) > step:
-                with contextlib.suppress(OSError):
-                    aside = path.with_name(path.name.replace("checkpoint", "abandoned"))
-                    os.replace(path, aside)
-                    log.warning("%s is not continued, and is now %s", path, aside.name)
 
     def _path(self, ppo) -> Path:
         return self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance, Fenced
+from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from safetensors import safe_open
 from safetensors.torch import save_file
