@@ -64,8 +64,7 @@ def format_of(path: Path, to: str | None) -> str:
 METADATA_KEY = "fastppo"
 SINGLE_STEPS = 30  # steps of the check that are given to the graph one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
-FORWARD_ADVICE = ("in the model's forward use tensors alone, obs.shape[0] instead of len(obs), and"
-                  " no branch on their values; or try the other format")
+FORWARD_ADVICE = "in the model's forward use tensors alone, obs.shape[0] instead of len(obs)"
 Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to outputs
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError, PathError, Set, path_errors
+from fastppo.errors import PathError, path_errors
 from fastppo.machine.child_process import public_config
 from fastppo.machine.file_access import open_regular, write_bytes, write_error
 from fastppo.settings.known_names import CONFIG_FILE, MODEL_FILE
@@ -65,17 +65,12 @@ def step_of(path: Path) -> int:
 class FolderLock:
     """Makes the folder of a run, and keeps it for this process, until close() or its end.
 
-    Raises ConfigError if another process has it. A file system without locks locks nothing.
+    Raises BlockingIOError if another process has it. A file system without locks locks nothing.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.fd = folder, -1
-        try:
-            self.hold()
-        except BlockingIOError as error:
-            raise ConfigError(error.strerror,
-                              ("wait until it has ended", Set(run_dir="another/folder"))
-                              ) from error
+        self.hold()
 
     def hold(self) -> None:
         """Makes and locks the folder again if it was moved or removed.

@@ -226,5 +226,4 @@ def parse_autoreset_mode(mode: Any, where: str) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError as error:
         raise ConfigError(f"{where} has the autoreset mode {mode!r}, which Gymnasium does not know",
-                          "NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode, as"
-                          " the argument or in env.metadata['autoreset_mode']") from error
+                          "take one of gymnasium.vector.AutoresetMode") from error
