@@ -71,9 +71,8 @@ def environment(sizes):
     """One environment from an id, `package:Id-v0` or `module:callable`, as fastppo makes it."""
     import gymnasium as gym
     name, kwargs, limit = sizes["env_name"], sizes["env_kwargs"], sizes["max_episode_steps"]
-    make = factory(name)
-    if make:
-        env = make(**kwargs)
+    if name.partition(":")[2].replace(".", "").isidentifier():  # `module:callable`
+        env = pkgutil.resolve_name(name)(**kwargs)
         env = gym.wrappers.TimeLimit(env, limit) if limit else env
     else:
         if name.startswith("ALE/") or "NoFrameskip" in name:
@@ -85,14 +84,6 @@ def environment(sizes):
     if sizes["clip_rewards"]:
         env = gym.wrappers.TransformReward(env, lambda rew: float(rew > 0) - float(rew < 0))
     return env if scale == 1 else gym.wrappers.TransformReward(env, lambda rew: scale * rew)
-
-
-def factory(name):
-    """The callable that `module:callable` names; None for an environment's id."""
-    attribute = name.partition(":")[2]
-    if not attribute.replace(".", "").isidentifier():
-        return None
-    return pkgutil.resolve_name(name)
 
 
 def sb3(sizes):
@@ -223,7 +214,8 @@ def rl_games(sizes):
 
 def rl_games_params(sizes, name):
     """The settings for these sizes that rl_games usually reads from a YAML file."""
-    discrete = is_discrete(name)
+    import envpool as pool
+    discrete = hasattr(pool.make_spec(name).action_space, "n")
     act = {"silu": "swish"}.get(sizes["activation"], sizes["activation"])
     weights = {"initializer": {"name": "default"}, "regularizer": {"name": "None"}}
     box = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True,
@@ -372,12 +364,6 @@ def envpool_options(sizes):
     return {"num_threads": sizes["cores"], "seed": 1, **sizes["env_kwargs"],
             **(game if sizes["preprocessing"] == "atari" else {}),
             **({"max_episode_steps": limit} if limit else {})}
-
-
-def is_discrete(name):
-    """Returns True if the actions of EnvPool's environment `name` are whole numbers."""
-    import envpool as pool
-    return hasattr(pool.make_spec(name).action_space, "n")
 
 
 def print_and_exit(found):

@@ -145,14 +145,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def restore(ppo, found: Checkpoint) -> None:
-    """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit."""
+    """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit.
+
+    Warns if its schedules end earlier than those of the run before.
+    """
     try:
         _restore_state(ppo, found.state)
     except Exception as error:  # a file may hold anything
         raise CheckpointError(
             f"{found.path} does not fit this run: {truncate_text(str(error), 500)}",
             "give the environment and the model that it was written with") from error
-    warn_of_earlier_end(ppo, found.settings["total_steps"])
+    before, now, begin = found.settings["total_steps"], ppo.config, ppo.progress.begin
+    total = now.total_steps
+    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
+            coefficients_at(now, 1 - ppo.step / before, begin):
+        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
+                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
+                    before)
 
 
 def _restore_state(ppo, state: dict[str, Any]) -> None:
@@ -172,16 +181,6 @@ def _restore_state(ppo, state: dict[str, Any]) -> None:
     boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
     collector.progress = Progress(*map(int, boundary["progress"]))
     collector.snapshots.load(boundary, collector.progress)
-
-
-def warn_of_earlier_end(ppo: Any, before: int) -> None:
-    """Warns if a resumed run, whose total_steps were `before`, has schedules that end earlier."""
-    now, total, begin = ppo.config, ppo.config.total_steps, ppo.progress.begin
-    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
-            coefficients_at(now, 1 - ppo.step / before, begin):
-        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
-                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
-                    before)
 
 
 COPY_SECONDS = 1.0  # between two copies of the weights of a GPU, which take a millisecond

@@ -99,10 +99,8 @@ class FolderLock:
         self.fd = -1
 
 
-def make_run_folder(config: Config) -> tuple[Path, FolderLock] | tuple[None, None]:
-    """The `run_dir` of a Config, locked, with config.json in it; (None, None) if there is none."""
-    if config.run_dir is None:
-        return None, None
+def make_run_folder(config: Config) -> tuple[Path, FolderLock]:
+    """The `run_dir` of a Config, locked, with config.json in it."""
     folder = Path(config.run_dir)
     try:
         lock = FolderLock(folder)

@@ -33,8 +33,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
                 weights: Mapping[str, Tensor] | None = None) -> Path:
     """Writes a policy, with its own weights or `weights`, and returns the path of the file.
 
-    A missing folder is made, with a warning in the log, because training may have taken long.
-    Raises CheckpointError if it cannot be written.
+    A missing folder is made. Raises CheckpointError if it cannot be written.
     """
     path = Path(path)
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
