@@ -31,13 +31,11 @@ Span = tuple[int, str, int, int]  # worker (-1: main process), command, begin, e
 
 
 class Stamps:
-    """The commands that a trainer's workers have completed; `pids`: the main process's, theirs."""
+    """The commands that a trainer's workers have completed."""
 
     def __init__(self, ppo):
         self.team = getattr(ppo.collector.vec, "team", None)
         self.arena = ppo.arena
-        workers = self.team.workers if self.team else []
-        self.pids = [os.getpid(), *(worker.process.pid for worker in workers)]
         self.last = self.team.posted.generation if self.team else 0
 
     def new(self) -> list[Span]:
@@ -51,17 +49,15 @@ class Stamps:
                     self.arena["stamps"][:, generation % STAMPS].tolist())]
 
 
-def events(spans: Sequence[Span], pids: Sequence[int]) -> dict[str, Any]:
-    """The trace of `spans`, with a track for each of `pids`: the main process, then the workers."""
-    names = ["main", *(f"worker {w}" for w in range(len(pids) - 1))]
+def events(spans: Sequence[Span], workers: int) -> dict[str, Any]:
+    """The trace of `spans`, with a track for each process: 0 is the main one."""
     trace: list[dict[str, Any]] = []
-    for i, (pid, name) in enumerate(zip(pids, names)):
-        trace += [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}},
-                  {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": i}}]
+    for i, name in enumerate(["main", *(f"worker {w}" for w in range(workers))]):
+        trace += [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": name}},
+                  {"ph": "M", "name": "process_sort_index", "pid": i, "args": {"sort_index": i}}]
     zero = min((start for _, _, start, _ in spans), default=0)
     for worker, name, start, end in spans:
-        pid = pids[worker + 1]
-        trace.append({"ph": "X", "name": name, "cat": "fastppo", "pid": pid, "tid": pid,
+        trace.append({"ph": "X", "name": name, "cat": "fastppo", "pid": worker + 1, "tid": 0,
                       "ts": (start - zero) / 1000, "dur": (end - start) / 1000})
     return {"traceEvents": trace, "displayTimeUnit": "ms"}
 
@@ -182,7 +178,7 @@ def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
         spans += [(-1, "collect", start, middle), (-1, "update", middle, time.monotonic_ns()),
                   *stamps.new()]
         spans, over = [] if not laps.laps else spans, laps.over(ppo.step)
-    return {"trace": events(spans, stamps.pids)}
+    return {"trace": events(spans, ppo.config.num_workers)}
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {

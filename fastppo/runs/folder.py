@@ -85,12 +85,11 @@ class FolderLock:
             import fcntl
             self.fd = os.open(self.folder, os.O_RDONLY)
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except (OSError, ImportError) as error:  # Windows cannot open a folder
             self.close()
-            error.strerror = f"another run is writing into {self.folder}"
-            raise
-        except (OSError, ImportError):  # Windows cannot open a folder
-            self.close()
+            if isinstance(error, BlockingIOError):
+                error.strerror = f"another run is writing into {self.folder}"
+                raise
 
     def close(self) -> None:
         """Gives the folder back; a second call does nothing."""

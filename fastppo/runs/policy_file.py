@@ -100,7 +100,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
 def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
     """The Config in a file, without settings that this version or a policy does not need."""
-    stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
     if stored["model"] not in MODELS and model is None:
         name = stored["model"]
         raise PathError(f"{path} holds a model of your own, {name}, and code that a file names"
