@@ -20,6 +20,7 @@ from fastppo.errors import ConfigError, Error, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.child_process import THREAD_LIMITS
 from fastppo.update.coefficients import scheduled_value
+from fastppo.workers.protocol import worker_slices
 
 Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes
 SESSION_PARTS = "environments", "acting", "update", "loop"
@@ -220,11 +221,10 @@ def plan_jobs(job: Measurement, part: str, count: int, facts: dict[str, Any]) ->
     job = job._replace(part=part)
     if part != "acting":
         return [job._replace(settings=job.settings | {"num_workers": count})]
-    config, parts = facts["config"], count if facts["config"]["acting"] == "local" else 1
-    parts, envs = max(1, parts), config["num_envs"]
-    slices = [envs * (w + 1) // parts - envs * w // parts for w in range(parts)]
+    parts = max(1, count) if facts["config"]["acting"] == "local" else 1
     return [job._replace(settings=job.settings | {
-        "num_workers": 0, "num_envs": size, "num_minibatches": 1}) for size in slices]
+        "num_workers": 0, "num_envs": last - first, "num_minibatches": 1})
+        for first, last in worker_slices(facts["config"]["num_envs"], parts)]
 
 
 def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
