@@ -226,4 +226,4 @@ def parse_autoreset_mode(mode: Any, where: str) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError as error:
         raise ConfigError(f"{where} has the autoreset mode {mode!r}, which Gymnasium does not know",
-                          "take one of gymnasium.vector.AutoresetMode") from error
+                          "take NEXT_STEP, SAME_STEP or DISABLED") from error
