@@ -44,13 +44,9 @@ class Recorder:
     def episodes(self, e: int) -> list[Episode]:
         """All episodes of environment `e`."""
         act, ended = (np.concatenate([one[i][:, e] for one in self.rollouts]) for i in (0, 1))
-        actions, episodes, first = self.to_env(act), [], 0
-        for last in [*(np.flatnonzero(ended) + 1), len(actions)]:
-            if last > first:
-                seed = kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, len(episodes))
-                episodes.append(Episode(seed, actions[first:last]))
-            first = last
-        return episodes
+        parts = np.split(act, np.flatnonzero(ended) + 1)
+        return [Episode(kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, number),
+                        self.to_env(part)) for number, part in enumerate(parts) if len(part)]
 
 
 def without_wrappers(env: gym.Env) -> gym.Env:

@@ -20,7 +20,6 @@ from fastppo.benchmark import limit
 from fastppo.benchmark.peers import Laps
 from fastppo.config import default_of
 from fastppo.errors import Error
-from fastppo.gpu.device_actor import MirroredEnvs
 from fastppo.machine import kernels, limits
 from fastppo.machine.child_process import public_config
 from fastppo.ppo import PPO
@@ -28,51 +27,37 @@ from fastppo.terminal.banner import network_text
 from fastppo.update import arithmetic
 from fastppo.workers.protocol import COMMANDS, STAMPS
 
-
-class Span(NamedTuple):
-    """An interval of one process's work, in nanoseconds of time.monotonic_ns."""
-
-    worker: int  # -1: the main process
-    name: str
-    start: int
-    end: int
+Span = tuple[int, str, int, int]  # worker (-1: main process), command, begin, end in monotonic_ns
 
 
 class Stamps:
-    """The commands that a trainer's workers have completed; `pids`: the main process's, theirs."""
+    """The commands that a trainer's workers have completed."""
 
     def __init__(self, ppo):
-        import os
         self.team = getattr(ppo.collector.vec, "team", None)
         self.arena = ppo.arena
-        workers = self.team.workers if self.team else []
-        self.pids = [os.getpid(), *(worker.process.pid for worker in workers)]
-        self.last = self._last_command
-
-    @property
-    def _last_command(self) -> int:
-        return self.team.posted.generation if self.team else 0
+        self.last = self.team.posted.generation if self.team else 0
 
     def new(self) -> list[Span]:
         """The spans of the commands since the last call, at most the last STAMPS of them."""
-        first, self.last = max(self.last, self._last_command - STAMPS), self._last_command
-        return [Span(w, COMMANDS[command], start, end)
-                for generation in range(first + 1, self.last + 1)
+        if self.team is None:
+            return []
+        before, self.last = self.last, self.team.posted.generation
+        return [(w, COMMANDS[command], start, end)
+                for generation in range(max(before, self.last - STAMPS) + 1, self.last + 1)
                 for w, (command, start, end) in enumerate(
                     self.arena["stamps"][:, generation % STAMPS].tolist())]
 
 
-def events(spans: Sequence[Span], pids: Sequence[int]) -> dict[str, Any]:
-    """The trace of `spans`, with a track for each of `pids`: the main process, then the workers."""
-    names = ["main", *(f"worker {w}" for w in range(len(pids) - 1))]
+def events(spans: Sequence[Span], workers: int) -> dict[str, Any]:
+    """The trace of `spans`, with a track for each process: 0 is the main one."""
     trace: list[dict[str, Any]] = []
-    for i, (pid, name) in enumerate(zip(pids, names)):
-        trace += [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}},
-                  {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": i}}]
-    zero = min((span[2] for span in spans), default=0)
+    for i, name in enumerate(["main", *(f"worker {w}" for w in range(workers))]):
+        trace += [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": name}},
+                  {"ph": "M", "name": "process_sort_index", "pid": i, "args": {"sort_index": i}}]
+    zero = min((start for _, _, start, _ in spans), default=0)
     for worker, name, start, end in spans:
-        pid = pids[worker + 1]
-        trace.append({"ph": "X", "name": name, "cat": "fastppo", "pid": pid, "tid": pid,
+        trace.append({"ph": "X", "name": name, "cat": "fastppo", "pid": worker + 1, "tid": 0,
                       "ts": (start - zero) / 1000, "dur": (end - start) / 1000})
     return {"traceEvents": trace, "displayTimeUnit": "ms"}
 
@@ -108,14 +93,13 @@ def measure_loop(ppo, job: Measurement) -> dict[str, Any]:
 def measure_environments(ppo, job: Measurement) -> dict[str, Any]:
     """Steps per second of the environments under random actions, in their processes."""
     laps, vec = Laps(job._asdict()), ppo.collector.vec
-    vec = vec.vec if isinstance(vec, MirroredEnvs) else vec  # without copies to a device
     length, valid, steps, resets = ppo.arena["length"], ppo.arena["valid"], 0, 0
 
     def play() -> None:
         length.fill(0)
         valid.fill(True)
         vec.begin()  # workers ignore a command that equals the last one
-        vec.warmup(ppo.config.num_steps)
+        type(vec).warmup(vec, ppo.config.num_steps)  # without copies to a device
     play()  # starts the workers
     signal_ready()
     while not laps.over(steps):
@@ -194,13 +178,12 @@ def measure_profile(ppo, job: Measurement) -> dict[str, Any]:
         spans += [(-1, "collect", start, middle), (-1, "update", middle, time.monotonic_ns()),
                   *stamps.new()]
         spans, over = [] if not laps.laps else spans, laps.over(ppo.step)
-    return {"trace": events(spans, stamps.pids)}
+    return {"trace": events(spans, ppo.config.num_workers)}
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
     "environments": measure_environments, "acting": measure_acting, "update": measure_update,
-    "loop": measure_loop, "limit": measure_limit, "profile": measure_profile,
-    "facts": lambda ppo, job: run_facts(ppo)}
+    "loop": measure_loop, "limit": measure_limit, "profile": measure_profile}
 
 
 def rollout_rows(ppo) -> int:

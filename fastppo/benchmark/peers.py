@@ -29,20 +29,19 @@ class Peer(NamedTuple):
     """A system that fastppo can be compared with."""
 
     title: str
-    packages: str  # for pip
     part: str  # the part of fastppo that it is compared with
     takes: dict  # supported values of the settings that a session checks; None: any
 
 
 PEERS = {
-    "sb3": Peer("Stable-Baselines3", "stable-baselines3", "loop", {
+    "sb3": Peer("Stable-Baselines3", "loop", {
         "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
-    "rl_games": Peer("rl_games on EnvPool", "rl-games envpool", "loop", {
+    "rl_games": Peer("rl_games on EnvPool", "loop", {
         "activation": ["relu", "elu", "silu", "gelu"]}),
-    "sample_factory": Peer("Sample Factory", "sample-factory", "loop", {
+    "sample_factory": Peer("Sample Factory", "loop", {
         "clip_rewards": None, "activation": ["relu", "elu"]}),
-    "envpool": Peer("EnvPool", "envpool", "environments", {}),
+    "envpool": Peer("EnvPool", "environments", {}),
 }
 # The same of all systems for Atari games.
 ATARI_TAKES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
@@ -72,9 +71,8 @@ def environment(sizes):
     """One environment from an id, `package:Id-v0` or `module:callable`, as fastppo makes it."""
     import gymnasium as gym
     name, kwargs, limit = sizes["env_name"], sizes["env_kwargs"], sizes["max_episode_steps"]
-    make = factory(name)
-    if make:
-        env = make(**kwargs)
+    if name.partition(":")[2].replace(".", "").isidentifier():  # `module:callable`
+        env = pkgutil.resolve_name(name)(**kwargs)
         env = gym.wrappers.TimeLimit(env, limit) if limit else env
     else:
         if name.startswith("ALE/") or "NoFrameskip" in name:
@@ -86,14 +84,6 @@ def environment(sizes):
     if sizes["clip_rewards"]:
         env = gym.wrappers.TransformReward(env, lambda rew: float(rew > 0) - float(rew < 0))
     return env if scale == 1 else gym.wrappers.TransformReward(env, lambda rew: scale * rew)
-
-
-def factory(name):
-    """The callable that `module:callable` names; None for an environment's id."""
-    attribute = name.partition(":")[2]
-    if not attribute.replace(".", "").isidentifier():
-        return None
-    return pkgutil.resolve_name(name)
 
 
 def sb3(sizes):
@@ -224,7 +214,8 @@ def rl_games(sizes):
 
 def rl_games_params(sizes, name):
     """The settings for these sizes that rl_games usually reads from a YAML file."""
-    discrete = is_discrete(name)
+    import envpool as pool
+    discrete = hasattr(pool.make_spec(name).action_space, "n")
     act = {"silu": "swish"}.get(sizes["activation"], sizes["activation"])
     weights = {"initializer": {"name": "default"}, "regularizer": {"name": "None"}}
     box = {"mu_activation": "None", "sigma_activation": "None", "fixed_sigma": True,
@@ -373,12 +364,6 @@ def envpool_options(sizes):
     return {"num_threads": sizes["cores"], "seed": 1, **sizes["env_kwargs"],
             **(game if sizes["preprocessing"] == "atari" else {}),
             **({"max_episode_steps": limit} if limit else {})}
-
-
-def is_discrete(name):
-    """Returns True if the actions of EnvPool's environment `name` are whole numbers."""
-    import envpool as pool
-    return hasattr(pool.make_spec(name).action_space, "n")
 
 
 def print_and_exit(found):

@@ -20,6 +20,7 @@ from fastppo.errors import ConfigError, Error, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.child_process import THREAD_LIMITS
 from fastppo.update.coefficients import scheduled_value
+from fastppo.workers.protocol import worker_slices
 
 Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes
 SESSION_PARTS = "environments", "acting", "update", "loop"
@@ -111,25 +112,6 @@ def peer(name: str, python: str | None, arguments: str, limit: float | None = PE
     return json.loads(answers[-1])
 
 
-def check_peers(peers: dict[str, str | None], job: Measurement) -> None:
-    """Raises ConfigError for the first system that cannot be measured with these settings.
-
-    It does not have a setting, or fails at one small iteration, as where it is not installed.
-    """
-    facts = run_jobs([job._replace(part="facts")])[0]
-    for name in peers:
-        check_takes(name, facts["config"])
-    for name, python in peers.items():
-        rows = 4 * facts["config"]["num_envs"]
-        small = {"num_steps": 4, "rows": rows, "minibatch": rows, "epochs": 1, "iterations": 1}
-        found = peer(name, python, json.dumps(sizes_of(facts["config"], job) | small))
-        if "failed" in found:
-            missing = found["failed"].startswith("ModuleNotFoundError")
-            raise ConfigError(
-                f"{PEERS[name].title} fails in {python or sys.executable}: {found['failed']}",
-                f"pip install {PEERS[name].packages}" if missing else "")
-
-
 def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
@@ -157,9 +139,6 @@ def run_session(settings: dict[str, Any], options: Any,
     rounds that are complete.
     """
     job = Measurement("", without_output(settings), options.seconds, options.iterations)
-    if options.peers:
-        report_progress("the other systems")
-        check_peers(options.peers, job._replace(settings=job.settings | {"num_workers": 0}))
     rounds = measure_rounds(job, options, report_progress)
     return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
             "limits": [one.pop(("limit", 0)) for one in rounds],
@@ -196,6 +175,8 @@ def measure_round(job: Measurement, options: Any, name: str,
     report_progress(f"{name}: the limit")
     limit, = run_jobs([job._replace(part="limit", settings=job.settings | {"num_workers": 0})])
     facts, found = limit["facts"], {("limit", 0): limit}
+    for system in options.peers:
+        check_takes(system, facts["config"])
     for count in processes(options, job.settings, facts):
         where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
         for part in SESSION_PARTS:
@@ -240,11 +221,10 @@ def plan_jobs(job: Measurement, part: str, count: int, facts: dict[str, Any]) ->
     job = job._replace(part=part)
     if part != "acting":
         return [job._replace(settings=job.settings | {"num_workers": count})]
-    config, parts = facts["config"], count if facts["config"]["acting"] == "local" else 1
-    parts, envs = max(1, parts), config["num_envs"]
-    slices = [envs * (w + 1) // parts - envs * w // parts for w in range(parts)]
+    parts = max(1, count) if facts["config"]["acting"] == "local" else 1
     return [job._replace(settings=job.settings | {
-        "num_workers": 0, "num_envs": size, "num_minibatches": 1}) for size in slices]
+        "num_workers": 0, "num_envs": last - first, "num_minibatches": 1})
+        for first, last in worker_slices(facts["config"]["num_envs"], parts)]
 
 
 def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:

@@ -8,7 +8,8 @@ is, on a mirror in ordinary memory.
 
 import logging
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Iterator, Sequence
+from functools import partial
+from typing import Any, Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -133,9 +134,17 @@ class DeviceActor(CentralActor):
         self.chosen = {group: GroupStep(policy, self.mirror, group) for group in groups}
 
     def attach(self, collector: Any) -> None:
-        """Makes the observations of the rollout those on the device."""
-        collector.vec = MirroredEnvs(collector.vec, self.mirror)
+        """Makes the observations of the rollout and of the warm-up those on the device."""
+        vec = collector.vec
+        vec.warmup = partial(self._warmup, vec.warmup)
         collector.rollout = collector.rollout._replace(obs=self.mirror.structure())
+
+    def _warmup(self, warmup: Callable[[int], None], steps: int) -> None:
+        """Does what the environments' `warmup` does, and copies its observations."""
+        warmup(steps)
+        for t in range(steps):
+            self.mirror.upload(t)
+            self.mirror.wait()  # the next newest frames have the same place
 
     def choose(self, t: int, group: range, noise: np.ndarray, state: np.ndarray
                ) -> Sequence[np.ndarray]:
@@ -151,23 +160,6 @@ class DeviceActor(CentralActor):
         obs = self.mirror.tensors([x[t, part] for x in self.mirror.parts])
         state = torch.from_numpy(self.arena["state"][t, part]).to(self.chosen[group].state)
         return self.policy.step(obs, state)[1].cpu().numpy()
-
-
-class MirroredEnvs:
-    """The environments `vec`; the observations of a warm-up go to the mirror, too."""
-
-    def __init__(self, vec: Any, mirror: ObservationMirror):
-        self.vec, self.mirror = vec, mirror
-
-    def warmup(self, steps: int) -> None:
-        """Does what the warm-up of `vec` does."""
-        self.vec.warmup(steps)
-        for t in range(steps):
-            self.mirror.upload(t)
-            self.mirror.wait()  # the next newest frames have the same place
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.vec, name)
 
 
 def fixed_memory(x: Tensor, device: torch.device) -> Tensor:

@@ -54,9 +54,8 @@ class DeviceVector:
                              "give it actions of one Box, Discrete or MultiDiscrete space")
         self.to_env = tensor_to_env(env.single_action_space, policy.actions.bounds_map, env.device)
         self.generator = torch.Generator(env.device)
-        letters = [letter == "n" for letter in policy.head.noise]
-        self.normal = torch.tensor(letters, dtype=torch.bool, device=env.device)
-        self.kinds = {*letters}
+        self.normal = torch.tensor([letter == "n" for letter in policy.head.noise],
+                                   dtype=torch.bool, device=env.device)
         self.noise_steps = policy.head.noise_steps or self.steps
         EpisodeInfos(0).write(arena["infos"][0])  # none
         arena["same_game"].fill(False)
@@ -158,10 +157,11 @@ class DeviceVector:
         """The noise [e k] of actions."""
         shape, how = (self.count, len(self.normal)), dict(
             generator=self.generator, device=self.env.device)
-        if self.kinds == {True}:
+        kinds = {*self.policy.head.noise}
+        if kinds == {"n"}:
             return torch.randn(shape, **how)
         uniform = torch.rand(shape, **how)
-        return uniform if True not in self.kinds else \
+        return uniform if "n" not in kinds else \
             torch.where(self.normal, torch.randn(shape, **how), uniform)
 
     def _check_finite(self) -> None:

@@ -1,11 +1,13 @@
 """A sink that sends metrics to another program from a thread, and never stops or delays a run."""
 
 import queue
+import secrets
 import threading
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fastppo.collect import Rollout
+from fastppo.config import Config
 from fastppo.errors import Install, fix_text
 from fastppo.machine.stderr import error_line, note
 from fastppo.settings.known_names import GLOBAL_STEP
@@ -16,23 +18,13 @@ VIDEO_NAME = "eval/video"
 FINISH_SECONDS = 10.0  # for the last rows when the run has ended
 
 
-class Tracker(Protocol):
-    """What a sink logs to: a run as the other program has it. Its methods may raise or block."""
-
-    def log(self, row: dict[str, Any], step: int) -> None:
-        """Receives what belongs to one iteration, which ended at an environment step, by name.
-
-        Numbers are metrics; there may be a Histogram, or the Path of a video.
-        """
-
-    def finish(self) -> None:
-        """Writes what is left."""
-
-
 class BackgroundSink:
-    """Logs every iteration to the Tracker that `start` makes; both run in a thread.
+    """Logs every iteration to the tracker that `start` makes; both run in a thread.
 
-    Videos of a format that is not among its `videos` are left out, with a note. If the Tracker
+    A tracker is a run as the other program has it: `log(row, step)` gets what belongs to the
+    iteration that ended at an environment step, by name (numbers are metrics; there may be a
+    Histogram, or the Path of a video), and `finish()` writes what is left. Both may raise or block.
+    Videos of a format that is not among its `videos` are left out, with a note. If the tracker
     fails, a note is printed and the run goes on without it. `hung` is True after close() if it did
     not finish; its thread ends with the process.
     """
@@ -46,8 +38,8 @@ class BackgroundSink:
         self.rows: queue.SimpleQueue = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._log_rows, name=self.name, daemon=True)
 
-    def start(self) -> Tracker:
-        """A new Tracker, made in the thread before the first row."""
+    def start(self) -> Any:
+        """A new tracker, made in the thread before the first row."""
         raise NotImplementedError
 
     def on_collect(self, ppo, rollout: Rollout) -> None:
@@ -97,7 +89,7 @@ class BackgroundSink:
         except BaseException as error:  # also SystemExit: a run never fails because of a logger
             note(f"{self.name}: {error_line(error)}; going on without it")
 
-    def _log_row(self, tracker: Tracker, step: int, row: dict[str, Any]) -> None:
+    def _log_row(self, tracker: Any, step: int, row: dict[str, Any]) -> None:
         """Logs a row; a video that cannot be logged costs no metrics."""
         try:
             tracker.log(row, step=step)
@@ -105,6 +97,21 @@ class BackgroundSink:
             if VIDEO_NAME not in row:
                 raise
             note(f"{self.name}: {error_line(error)}; going on without the video of step {step:,}")
+
+
+class NamedRunSink(BackgroundSink):
+    """A sink for a package that has runs by name, with which a resumed run goes on.
+
+    The `state`, which a checkpoint holds, is the end of that name, or the whole.
+    """
+
+    def __init__(self, config: Config, folder: Path, step: int | None = None):
+        super().__init__()
+        self.config, self.folder, self.state = config, folder, secrets.token_hex(4)
+
+    def restore(self, state: str) -> None:
+        """Goes on with the run that has this name, before the first row."""
+        self.state = str(state)
 
 
 class MediaTracker:

@@ -31,9 +31,11 @@ class CsvTable:
     """
 
     content: str  # in notes
+    columns: Sequence[str]  # the first ones
 
-    def __init__(self, path: Path, step: int | None, names: Sequence[str], hold: Callable):
-        self.path, self.step, self.begun, self.names, self.hold = path, step, False, [*names], hold
+    def __init__(self, path: Path, step: int | None = None, hold: Callable = int):
+        self.path, self.step, self.hold, self.begun = path, step, hold, False
+        self.names = [*self.columns]
         self.waiting: list[tuple[int, Any]] = []  # (step, what _fields makes rows of)
         self.failed = False
 
@@ -137,10 +139,8 @@ class CsvSink(CsvTable):
     """metrics.csv: a row for every iteration; a metric that appears later gets a new column."""
 
     content = "metrics"
-
-    def __init__(self, path: Path, step: int | None = None, hold: Callable = int):
-        super().__init__(path, step, [known_names.GLOBAL_STEP, known_names.MEAN_RETURN,
-                                      known_names.MEAN_LENGTH, known_names.EPISODES], hold)
+    columns = (known_names.GLOBAL_STEP, known_names.MEAN_RETURN, known_names.MEAN_LENGTH,
+               known_names.EPISODES)
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a row; metrics without a value are empty."""
@@ -153,6 +153,7 @@ class CsvSink(CsvTable):
                 self._rewrite([*self.names, *dict.fromkeys(new)], list(csv.DictReader(file)))
         return [[row.get(name, "") for name in self.names] for _, row in self.waiting]
 
+
 class EpisodeSink(CsvTable):
     """episodes.csv: a row for every episode, in the order in which they end.
 
@@ -161,10 +162,8 @@ class EpisodeSink(CsvTable):
     """
 
     content = "episodes"
-
-    def __init__(self, path: Path, step: int | None = None, hold: Callable = int):
-        super().__init__(path, step, known_names.EPISODE_COLUMNS, hold)
-        self.due = 0.0
+    columns = known_names.EPISODE_COLUMNS
+    due = 0.0  # when it is written next
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Takes the episodes that ended in the last rollout."""

@@ -1,30 +1,13 @@
 """The sink for trackio, Hugging Face's tracker without an account."""
 
-import secrets
-from pathlib import Path
-
-from fastppo.config import Config
-from fastppo.loggers.background import BackgroundSink, MediaTracker
+from fastppo.loggers.background import MediaTracker, NamedRunSink
 from fastppo.machine.child_process import public_config
 
 
-class TrackioSink(BackgroundSink):
-    """Logs to trackio's database, in TRACKIO_DIR or the user's cache; `trackio show` shows it.
-
-    The `state`, which a checkpoint holds, is the name of trackio's run, which a resumed run goes on
-    with.
-    """
+class TrackioSink(NamedRunSink):
+    """Logs to trackio's database, in TRACKIO_DIR or the user's cache; `trackio show` shows it."""
 
     name = "trackio"
-
-    def __init__(self, config: Config, folder: Path, step: int | None = None):
-        super().__init__()
-        self.config = config
-        self.state = f"{folder.absolute().name}-{secrets.token_hex(2)}"
-
-    def restore(self, state: str) -> None:
-        """Goes on with the run of trackio's that has this name, before the first row."""
-        self.state = str(state)
 
     def start(self) -> MediaTracker:
         """The run of trackio's; it measures no hardware and opens no dashboard.
@@ -35,8 +18,8 @@ class TrackioSink(BackgroundSink):
         from trackio.sqlite_storage import SQLiteStorage
         config = self.config
         run = trackio.init(
-            project=config.wandb_project, name=self.state, group=config.wandb_group,
-            config=public_config(config), resume="allow", embed=False, auto_log_gpu=False,
-            auto_log_cpu=False)
+            project=config.wandb_project, name=f"{self.folder.absolute().name}-{self.state}",
+            group=config.wandb_group, config=public_config(config), resume="allow", embed=False,
+            auto_log_gpu=False, auto_log_cpu=False)
         return MediaTracker(trackio, run, SQLiteStorage.get_max_step_for_run(
             run.project, run.name, run_id=run.id))

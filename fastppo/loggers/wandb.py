@@ -1,32 +1,21 @@
 """The sink for Weights & Biases."""
 
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
-from fastppo.config import Config
-from fastppo.loggers.background import BackgroundSink, MediaTracker
+from fastppo.loggers.background import MediaTracker, NamedRunSink
 from fastppo.machine.child_process import public_config
 from fastppo.machine.stderr import error_line, note
 
 
-class WandbSink(BackgroundSink):
+class WandbSink(NamedRunSink):
     """Logs to wandb: online with an account, offline without; the Config is stored with the run.
 
-    The `state`, which a checkpoint holds, is the id of wandb's run, which a resumed run goes on
-    with. wandb drops the rows of steps that it has already.
+    The `state` is the id of wandb's run. wandb drops the rows of steps that it has already.
     """
 
     name = "wandb"
-
-    def __init__(self, config: Config, folder: Path, step: int | None = None):
-        super().__init__()
-        self.config, self.folder, self.state = config, folder, secrets.token_hex(4)
-
-    def restore(self, state: str) -> None:
-        """Goes on with the run of wandb's that has this id, before the first row."""
-        self.state = str(state)
 
     def start(self) -> MediaTracker:
         """The run of wandb's: online, else offline; raises what wandb raises if neither works."""

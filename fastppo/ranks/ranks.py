@@ -125,8 +125,7 @@ def as_rank_error() -> Iterator[None]:
         text = str(error).partition("\n")[0]
         reason = "" if re.search("closed by peer|reset by peer", text, re.I) else f": {text}"
         raise RankError(f"another process of this run has ended{reason}",
-                        "its own error says why; torchrun --max_restarts=3 with --resume=auto"
-                        " starts all of them again") from error
+                        "its own error says why") from error
 
 
 # Arrays [t e ...] that every rank has completely after a rollout.

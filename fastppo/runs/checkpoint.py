@@ -145,14 +145,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def restore(ppo, found: Checkpoint) -> None:
-    """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit."""
+    """Brings a new `ppo` to the state of a checkpoint; CheckpointError if it does not fit.
+
+    Warns if its schedules end earlier than those of the run before.
+    """
     try:
         _restore_state(ppo, found.state)
     except Exception as error:  # a file may hold anything
         raise CheckpointError(
             f"{found.path} does not fit this run: {truncate_text(str(error), 500)}",
             "give the environment and the model that it was written with") from error
-    warn_of_earlier_end(ppo, found.settings["total_steps"])
+    before, now, begin = found.settings["total_steps"], ppo.config, ppo.progress.begin
+    total = now.total_steps
+    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
+            coefficients_at(now, 1 - ppo.step / before, begin):
+        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
+                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
+                    before)
 
 
 def _restore_state(ppo, state: dict[str, Any]) -> None:
@@ -172,16 +181,6 @@ def _restore_state(ppo, state: dict[str, Any]) -> None:
     boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
     collector.progress = Progress(*map(int, boundary["progress"]))
     collector.snapshots.load(boundary, collector.progress)
-
-
-def warn_of_earlier_end(ppo: Any, before: int) -> None:
-    """Warns if a resumed run, whose total_steps were `before`, has schedules that end earlier."""
-    now, total, begin = ppo.config, ppo.config.total_steps, ppo.progress.begin
-    if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
-            coefficients_at(now, 1 - ppo.step / before, begin):
-        log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
-                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
-                    before)
 
 
 COPY_SECONDS = 1.0  # between two copies of the weights of a GPU, which take a millisecond
@@ -210,10 +209,14 @@ class Checkpointer:
         self.begins: int | None = -1 if step is None else step  # None: training has begun
 
     def on_start(self, ppo) -> None:
-        """Renames the checkpoints that are not continued."""
-        if self.begins is not None:
-            self._set_aside(self.begins)
-            self.begins = None
+        """Renames the checkpoints beyond the step at which the run begins: it is another one's."""
+        for path in checkpoints_in(self.folder) if self.begins is not None else ():
+            if step_of(path) > self.begins:
+                with contextlib.suppress(OSError):
+                    aside = path.with_name(path.name.replace("checkpoint", "abandoned"))
+                    os.replace(path, aside)
+                    log.warning("%s is not continued, and is now %s", path, aside.name)
+        self.begins = None
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Writes a checkpoint if it is due, or if training is done."""
@@ -269,15 +272,6 @@ class Checkpointer:
              f" saved: {reason}")
         save_policy(ppo.policy, ppo.config, self.folder / MODEL_FILE, weights)
         return self.folder / MODEL_FILE
-
-    def _set_aside(self, step: int) -> None:
-        """Renames the checkpoints beyond `step`, which are of a run that is not continued."""
-        for path in checkpoints_in(self.folder):
-            if step_of(path) > step:
-                with contextlib.suppress(OSError):
-                    aside = path.with_name(path.name.replace("checkpoint", "abandoned"))
-                    os.replace(path, aside)
-                    log.warning("%s is not continued, and is now %s", path, aside.name)
 
     def _path(self, ppo) -> Path:
         return self.folder / f"checkpoint-{ppo.complete_steps:012d}.safetensors"

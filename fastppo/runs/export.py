@@ -64,8 +64,7 @@ def format_of(path: Path, to: str | None) -> str:
 METADATA_KEY = "fastppo"
 SINGLE_STEPS = 30  # steps of the check that are given to the graph one by one
 TOLERANCE = 1e-5  # of continuous actions, relative to the largest one
-FORWARD_ADVICE = ("in the model's forward use tensors alone, obs.shape[0] instead of len(obs), and"
-                  " no branch on their values; or try the other format")
+FORWARD_ADVICE = "in the model's forward use tensors alone, obs.shape[0] instead of len(obs)"
 Runner = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]  # inputs to outputs
 
 
@@ -95,7 +94,7 @@ def export(policy: Policy, path: str | os.PathLike, to: str | None = None,
 def write_graph(policy: Policy, path: Path, to: str, steps: Recording, env_name: str | None
                 ) -> None:
     """Writes a policy to `path` in the format `to`, checked on recorded steps."""
-    make, run = MAKERS_AND_RUNNERS[to]
+    make, run = (onnx, run_onnx) if to == "onnx" else (torchscript, run_torchscript)
     policy = copy.deepcopy(policy).cpu()
     compute_in_fp32(policy)  # many runtimes have no bf16
     graph = Graph(policy).eval().requires_grad_(False)
@@ -118,8 +117,7 @@ def prepared_torch() -> Iterator[None]:
     Turns off the checks of torch's distributions, which branch on values, as no graph can.
     """
     disabled, validates = logging.root.manager.disable, Distribution._validate_args
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         logging.disable(logging.WARNING)
         Distribution.set_default_validate_args(False)
         try:
@@ -171,9 +169,6 @@ def run_onnx(data: bytes) -> Runner:
     return lambda inputs: session.run(None, dict(zip(names, inputs)))
 
 
-MAKERS_AND_RUNNERS = {"onnx": (onnx, run_onnx), "torchscript": (torchscript, run_torchscript)}
-
-
 def graph_inputs(policy: Policy, steps: Recording) -> list[np.ndarray]:
     """The inputs of the graph for recorded steps, with the recorded state."""
     return [*steps.obs, *[steps.state] * bool(policy.memory)]
@@ -189,16 +184,13 @@ def check_graph(policy: Policy, run: Runner, steps: Recording, to: str) -> None:
     """Raises ExportError if `run` acts differently from the policy on recorded steps.
 
     All steps in one batch, then single ones, because a graph may have fixed the length of a batch,
-    or the branch of its first row. With a recurrent state every step is single, and the graph's own
-    state goes on to the next step until an episode ends.
+    or the branch of its first row. A recurrent state is that of the policy, and the graph's own
+    next state is compared as an output is.
     """
-    tolerance = tolerances(policy, expected_outputs(policy, steps))
+    tolerance, count = tolerances(policy, expected_outputs(policy, steps)), len(steps.first)
     compare_outputs(policy, run, steps, tolerance, to)
-    count, state = len(steps.first), steps.state
-    for i in range(0, count, 1 if policy.memory else max(1, count // SINGLE_STEPS)):
-        part = steps.part(i, i + 1)
-        own = part if part.first[0] or not policy.memory else part._replace(state=state)
-        *_, state = compare_outputs(policy, run, part, tolerance, to, own)
+    for i in range(0, count, max(1, count // SINGLE_STEPS)):
+        compare_outputs(policy, run, steps.part(i, i + 1), tolerance, to)
 
 
 def tolerances(policy: Policy, wanted: Sequence[np.ndarray]) -> list[float]:
@@ -221,17 +213,13 @@ def tolerances(policy: Policy, wanted: Sequence[np.ndarray]) -> list[float]:
 
 
 def compare_outputs(policy: Policy, run: Runner, steps: Recording, tolerance: Sequence[float],
-                    to: str, own: Recording | None = None) -> Sequence[np.ndarray]:
-    """The outputs of `run` for recorded steps, or for `own` with the graph's own state.
-
-    Raises ExportError if they are not the policy's.
-    """
+                    to: str) -> None:
+    """Raises ExportError if the outputs of `run` for recorded steps are not the policy's."""
     with user_code(ExportError, f"a comparison of the graph for {to} with its policy, on a batch of"
                    f" {len(steps.first)},", FORWARD_ADVICE):
-        found = run(graph_inputs(policy, own or steps))
-        for ours, wanted, allowed in zip(found, expected_outputs(policy, steps), tolerance):
-            assert_alike(ours, wanted, allowed)
-    return found
+        for found, wanted, allowed in zip(run(graph_inputs(policy, steps)),
+                                          expected_outputs(policy, steps), tolerance):
+            assert_alike(found, wanted, allowed)
 
 
 def assert_alike(found: np.ndarray, wanted: np.ndarray, tolerance: float) -> None:

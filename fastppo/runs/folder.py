@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError, PathError, Set, path_errors
+from fastppo.errors import PathError, path_errors
 from fastppo.machine.child_process import public_config
 from fastppo.machine.file_access import open_regular, write_bytes, write_error
 from fastppo.settings.known_names import CONFIG_FILE, MODEL_FILE
@@ -65,17 +65,12 @@ def step_of(path: Path) -> int:
 class FolderLock:
     """Makes the folder of a run, and keeps it for this process, until close() or its end.
 
-    Raises ConfigError if another process has it. A file system without locks locks nothing.
+    Raises BlockingIOError if another process has it. A file system without locks locks nothing.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.fd = folder, -1
-        try:
-            self.hold()
-        except BlockingIOError as error:
-            raise ConfigError(error.strerror,
-                              ("wait until it has ended", Set(run_dir="another/folder"))
-                              ) from error
+        self.hold()
 
     def hold(self) -> None:
         """Makes and locks the folder again if it was moved or removed.
@@ -90,12 +85,11 @@ class FolderLock:
             import fcntl
             self.fd = os.open(self.folder, os.O_RDONLY)
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except (OSError, ImportError) as error:  # Windows cannot open a folder
             self.close()
-            error.strerror = f"another run is writing into {self.folder}"
-            raise
-        except (OSError, ImportError):  # Windows cannot open a folder
-            self.close()
+            if isinstance(error, BlockingIOError):
+                error.strerror = f"another run is writing into {self.folder}"
+                raise
 
     def close(self) -> None:
         """Gives the folder back; a second call does nothing."""
@@ -104,10 +98,8 @@ class FolderLock:
         self.fd = -1
 
 
-def make_run_folder(config: Config) -> tuple[Path, FolderLock] | tuple[None, None]:
-    """The `run_dir` of a Config, locked, with config.json in it; (None, None) if there is none."""
-    if config.run_dir is None:
-        return None, None
+def make_run_folder(config: Config) -> tuple[Path, FolderLock]:
+    """The `run_dir` of a Config, locked, with config.json in it."""
     folder = Path(config.run_dir)
     try:
         lock = FolderLock(folder)

@@ -82,8 +82,7 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     named, cannot be made, or has other spaces than the policy.
     """
     config = policy.config
-    if env is None:
-        env = trained_environment(config)
+    env = trained_environment(config) if env is None else env
     if env_kwargs is None and env == config.env_name:
         env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps

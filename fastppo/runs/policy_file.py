@@ -19,7 +19,7 @@ from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.folder import policy_at
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
-from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
+from fastppo.spaces.leaves import MaskedDict, brief_text, subspaces
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.rules import is_user_model
 
@@ -33,8 +33,7 @@ def save_policy(policy: Policy, config: Config, path: str | os.PathLike,
                 weights: Mapping[str, Tensor] | None = None) -> Path:
     """Writes a policy, with its own weights or `weights`, and returns the path of the file.
 
-    A missing folder is made, with a warning in the log, because training may have taken long.
-    Raises CheckpointError if it cannot be written.
+    A missing folder is made. Raises CheckpointError if it cannot be written.
     """
     path = Path(path)
     tensors = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -101,7 +100,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
 def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
     """The Config in a file, without settings that this version or a policy does not need."""
-    stored["hidden_sizes"] = tuple(stored["hidden_sizes"])
     if stored["model"] not in MODELS and model is None:
         name = stored["model"]
         raise PathError(f"{path} holds a model of your own, {name}, and code that a file names"
@@ -147,9 +145,7 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
         inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         if "keys" not in text:
             return Tuple(inner)
-        # Files of earlier versions have no "wrapped"; there a Dict of these keys was.
-        wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
-        return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
+        return (MaskedDict if text["wrapped"] else Dict)([*zip(text["keys"], inner)])
     if "n" in text:
         return Discrete(**text)
     if "bits" in text:

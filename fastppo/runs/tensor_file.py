@@ -8,7 +8,6 @@ file names it. Nested values are JSON with tensors by name (split_tree, join_tre
 
 import hashlib
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,6 @@ from torch import Tensor
 from fastppo.errors import CheckpointError
 from fastppo.machine.file_access import write_bytes
 from fastppo.runs.folder import check_file
-
-log = logging.getLogger("fastppo")
 
 
 def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: dict[str, Any],
@@ -41,9 +38,7 @@ def write_tensor_file(path: Path, form: str, tensors: dict[str, Tensor], texts: 
 def write_file(path: Path, data: bytes, private: bool = False) -> None:
     """Writes `data` to a file, whole or not at all; raises CheckpointError if that fails."""
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
-            log.warning("made the folder %s, which was not there", path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, data, 0o600 if private else 0o666)
     except (OSError, ValueError) as error:  # ValueError: of a name with a zero byte
         raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', error)}",

@@ -5,8 +5,9 @@ Call order, spaces, seeds, autoreset modes, masks and infos are Gymnasium's (vec
 
 import operator
 import weakref
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 import gymnasium.error as gym_errors
 import numpy as np
@@ -22,7 +23,7 @@ from fastppo.spaces.leaves import build_structure, leaves
 from fastppo.trainer.rules import worker_count, workers_are_faster
 from fastppo.vector import stepper
 from fastppo.vector.native_vector import parse_autoreset_mode
-from fastppo.vector.stepper import LocalBackend, StepInfos, VectorSpec, WorkerBackend, messages_spec
+from fastppo.vector.stepper import LocalBackend, StepInfos, VectorSpec, WorkerBackend
 from fastppo.workers.protocol import worker_slices
 
 
@@ -55,7 +56,7 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
     plan = VectorSpec(source.obs_space, source.act_space, mode, seed)
     faster = partial(workers_are_faster, source.step_seconds, source.config)
     workers = worker_count(num_workers, num_envs, faster)
-    arena = Arena({**stepper.arrays_of(plan, num_envs), **messages_spec(workers)})
+    arena = Arena(stepper.arrays_of(plan, num_envs, workers))
     if workers:
         backend = WorkerBackend(source.factories, plan, arena, workers, step_timeout, reset_timeout)
     else:
@@ -104,10 +105,8 @@ class SharedVectorEnv(VectorEnv):
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Waits for the reset that reset_async began; `timeout` as in step_wait."""
-        self._check_pending("reset")
-        result = self._begun(self._call_backend(self.backend.hear, timeout))
-        self._pending = ""  # last: until here, an interrupted call can be repeated
-        return result
+        with self._waiting("reset", timeout) as replies:
+            return self._begun(replies)
 
     def step(self, actions) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """(observations, rewards f64 [e], terminations [e], truncations [e], infos) of one step."""
@@ -135,14 +134,13 @@ class SharedVectorEnv(VectorEnv):
 
         Raises multiprocessing.TimeoutError after `timeout` seconds; None: never.
         """
-        self._check_pending("step")
-        replies = self._call_backend(self.backend.hear, timeout)
-        if self.plan.mode is AutoresetMode.DISABLED:
-            np.logical_or(self._term, self._trunc, out=self._needs_reset)
-        result = (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
-                  self._merged(replies))
-        self._pending = ""  # last: until here, an interrupted call can be repeated
-        return result
+        with self._waiting("step", timeout) as replies:
+            ended = self._term | self._trunc
+            if self.plan.mode is AutoresetMode.DISABLED:
+                self._needs_reset[:] = ended
+            shown = ended if self.plan.mode is AutoresetMode.SAME_STEP else ()
+            return (self._observations(), self._rew.copy(), self._term.copy(), self._trunc.copy(),
+                    self._merged(replies, np.flatnonzero(shown).tolist()))
 
     def call(self, name: str, *args, **kwargs) -> tuple:
         """The attribute `name` of every environment; if it is callable, the values it returns."""
@@ -156,9 +154,8 @@ class SharedVectorEnv(VectorEnv):
 
     def call_wait(self, timeout: float | None = None) -> tuple:
         """Waits for the values of call_async; `timeout` as in step_wait."""
-        self._check_pending("call")
-        replies = self._call_backend(self.backend.hear, timeout)
-        self._pending = ""
+        with self._waiting("call", timeout) as replies:
+            pass
         return _results(replies)
 
     def render(self) -> tuple:
@@ -214,11 +211,15 @@ class SharedVectorEnv(VectorEnv):
                 f"Calling `{name}` while waiting for a pending call to `{self._pending}` to"
                 f" complete: {self._pending}_wait() ends it", self._pending)
 
-    def _check_pending(self, name: str) -> None:
+    @contextmanager
+    def _waiting(self, name: str, timeout: float | None) -> Iterator[list]:
+        """The replies to what `name`_async began; the wait can be repeated if the block fails."""
         if self._pending != name:
             self._check_open()
             raise gym_errors.NoAsyncCallError(
                 f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
+        yield self._call_backend(self.backend.hear, timeout)
+        self._pending = ""
 
     def _call_backend(self, call: Callable, *args: Any) -> Any:
         """The result of a method of the back end; an error of an environment closes all of them."""
@@ -245,11 +246,7 @@ class SharedVectorEnv(VectorEnv):
     def _begun(self, replies: list[StepInfos]) -> tuple[Any, dict[str, Any]]:
         """(observations, infos) of the environments that were reset."""
         self._needs_reset &= ~self._resetting
-        infos = {}
-        for reply in replies:
-            for e, (_, info) in reply.items():
-                infos = self._add_info(infos, info, e)
-        return self._observations(), infos
+        return self._observations(), self._merged(replies)
 
     def _call_arguments(self, method: str, name: str, args: tuple, kwargs: dict) -> list[tuple]:
         """The arguments of a call for each worker."""
@@ -302,12 +299,12 @@ class SharedVectorEnv(VectorEnv):
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
         return build_structure(self.single_observation_space, iter(arrays))
 
-    def _merged(self, replies: list[StepInfos]) -> dict[str, Any]:
-        """The infos of all environments as one dict of arrays and masks, as in Gymnasium."""
-        infos, ended = {}, ()
-        step_infos = {e: found for reply in replies for e, found in reply.items()}
-        if self.plan.mode is AutoresetMode.SAME_STEP:
-            ended = np.flatnonzero(self._term | self._trunc).tolist()
+    def _merged(self, replies: list[StepInfos], ended: Sequence[int] = ()) -> dict[str, Any]:
+        """The infos of all environments as one dict of arrays and masks, as in Gymnasium.
+
+        Of those that have `ended` with the final observation and info, too.
+        """
+        infos, step_infos = {}, {e: found for reply in replies for e, found in reply.items()}
         for e in sorted({*step_infos, *ended}):
             final_info, info = step_infos.get(e, ({}, {}))
             if e in ended:

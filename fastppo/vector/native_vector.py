@@ -46,7 +46,9 @@ class NativeVector:
     def __init__(self, env: VectorEnv, arena: Arena, actor: Actor, seed: int):
         self.env, self.arena, self.actor, self.seed = env, arena, actor, seed
         self.views = RolloutViews.of(arena, 0, env.num_envs)
-        self.obs, self.count, self.mode = list(self.views.obs), env.num_envs, autoreset_mode(env)
+        self.obs, self.count = list(self.views.obs), env.num_envs
+        self.mode = parse_autoreset_mode(
+            (env.metadata or {}).get("autoreset_mode"), f"the metadata of {env}")
         actor.next_step = self.mode is AutoresetMode.NEXT_STEP
         self.actions = ActionMapping(env.single_action_space)
         self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
@@ -218,17 +220,10 @@ class NativeVector:
             field, "step the vector environment alone to see it")
 
 
-def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """The autoreset mode of `env`; raises ConfigError if its metadata has none of Gymnasium's."""
-    mode = (env.metadata or {}).get("autoreset_mode")
-    return parse_autoreset_mode(mode, f"the metadata of {env}")
-
-
 def parse_autoreset_mode(mode: Any, where: str) -> AutoresetMode:
     """`mode`, found in `where`, as an autoreset mode; ConfigError if Gymnasium does not know it."""
     try:
         return AutoresetMode(mode)
     except ValueError as error:
         raise ConfigError(f"{where} has the autoreset mode {mode!r}, which Gymnasium does not know",
-                          "NEXT_STEP, SAME_STEP or DISABLED of gymnasium.vector.AutoresetMode, as"
-                          " the argument or in env.metadata['autoreset_mode']") from error
+                          "take NEXT_STEP, SAME_STEP or DISABLED") from error

@@ -105,7 +105,9 @@ class VectorEnvSource(EnvSource):
     """
 
     def __init__(self, env: Any, config: Config):
-        check_processes(config.vec, config.num_workers)
+        if config.num_workers not in (None, 0, "auto"):
+            raise ConfigError(f"num_workers is {config.num_workers}, but vec={config.vec} steps all"
+                              " environments in one process", Omit("num_workers"))
         if env is not None and not isinstance(env, str):
             raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
                               Set(vec="workers"))
@@ -142,13 +144,6 @@ class VectorEnvSource(EnvSource):
             return
         factory.masked = self.masked
         self.factories = [factory] * self.config.num_envs
-
-
-def check_processes(vec: str, count: int | str | None, name: str = "num_workers") -> None:
-    """Raises ConfigError if the setting `name` wants worker processes and `vec` has none."""
-    if vec in ("native", "envpool") and count not in (None, 0, "auto"):
-        raise ConfigError(f"{name} is {count}, but vec={vec} steps all environments in one process",
-                          Omit(name))
 
 
 def make_vector(config: Config) -> VectorEnv:

@@ -11,12 +11,12 @@ import pickle
 from functools import partial
 from typing import Any, Callable, NamedTuple, Sequence
 
+import cloudpickle
 import numpy as np
 from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
-from fastppo.machine import kernels
 from fastppo.machine.arena import Arena, Spec
 from fastppo.spaces.leaves import Leaf, build_structure, fitting_array, leaves, tree_map
 from fastppo.stepping.environments import Environments, RunningEpisode
@@ -49,13 +49,14 @@ def elements(leaf: Leaf, rows: np.ndarray) -> list:
     return [row.reshape(()) for row in copies[:, None]]
 
 
-def arrays_of(spec: VectorSpec, envs: int) -> Spec:
+def arrays_of(spec: VectorSpec, envs: int, workers: int) -> Spec:
     """The arrays of a vector environment: obs0, obs1, ... are the leaves of its observations."""
     obs, act = leaves(spec.obs_space), leaves(spec.act_space)
     named = {"obs": obs, "act": act, "fin": obs if spec.mode is AutoresetMode.SAME_STEP else []}
     arrays = {f"{name}{i}": (leaf.space.dtype.str, (envs, *leaf.space.shape))
               for name, parts in named.items() for i, leaf in enumerate(parts)}
-    return {**arrays, "rew": ("<f8", (envs,)), "term": ("|b1", (envs,)), "trunc": ("|b1", (envs,))}
+    return {**arrays, "rew": ("<f8", (envs,)), "term": ("|b1", (envs,)), "trunc": ("|b1", (envs,)),
+            **protocol.protocol_spec(workers, 0), "replied": ("|b1", (workers,))}
 
 
 def views(arena: Arena, name: str, first: int = 0, last: int | None = None) -> list[np.ndarray]:
@@ -173,26 +174,13 @@ class VectorStepper(Environments):
     def _check_finite(self, start: int, stop: int) -> None:
         """Raises EnvError for the first number of observations [start, stop) that is not finite."""
         for rows, leaf in zip(self.obs, self.leaves):
-            if (at := _first_nonfinite(rows[start:stop])) >= 0:
-                e, index = divmod(at, max(1, rows[0].size))
+            if rows.dtype.kind == "f" and not (finite := np.isfinite(rows[start:stop])).all():
+                e, index = divmod(int(finite.argmin()), max(1, rows[0].size))
                 raise self.fault(start + e, "an observation", ValueError(
-                    f"{leaf}[{index}] is {rows[start:stop].reshape(-1)[at]} in {rows.dtype}"))
-
-
-def _first_nonfinite(rows: np.ndarray) -> int:
-    """The flat index of the first NaN or infinity in an array of any dtype, or -1."""
-    if rows.dtype == np.float32:
-        return kernels.first_nonfinite(rows)
-    finite = np.isfinite(rows) if rows.dtype.kind == "f" else np.ones(1, bool)
-    return -1 if finite.all() else int(finite.argmin())
+                    f"{leaf}[{index}] is {rows[start + e].flat[index]} in {rows.dtype}"))
 
 
 IDLE_SPIN_NS = 300_000  # a small policy's time between two steps
-
-
-def messages_spec(workers: int) -> Spec:
-    """The shared arrays of WorkerBackend and its workers."""
-    return {**protocol.protocol_spec(workers, 0), "replied": ("|b1", (workers,))}
 
 
 class LocalBackend(VectorStepper):
@@ -265,22 +253,19 @@ class WorkerEndpoint:
 
     def _reply(self, reply: Any) -> None:
         if reply:
-            self.mailbox.write(self._pickled_reply(reply))
+            self.mailbox.write(_pickled(reply))
         self.replied[0] = bool(reply)
 
-    def _pickled_reply(self, reply: Any) -> bytes:
-        try:
-            return _pickled(reply)
-        except Exception as error:  # pickling runs the environment's own code
-            if isinstance(reply, dict):  # infos
-                raise
-            return _pickled(([], f"the reply cannot be sent: {type(error).__name__}: {error}"))
 
-
-def _pickled(message: Any) -> bytes:
+def _pickled(reply: Any) -> bytes:
     """A pickle by reference if that works; by value for classes of the user's `__main__`."""
     try:
-        return pickle.dumps(message, 5)
+        return pickle.dumps(reply, 5)
     except Exception:  # pickling runs the user's own code
-        import cloudpickle
-        return cloudpickle.dumps(message)
+        try:
+            return cloudpickle.dumps(reply)
+        except Exception as error:
+            if isinstance(reply, dict):  # infos
+                raise
+            text = f"the reply cannot be sent: {type(error).__name__}: {error}"
+            return pickle.dumps(([], text))

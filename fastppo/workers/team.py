@@ -186,8 +186,9 @@ class WorkerTeam:
             how += ", because memory ran out" if limits.memory_kills() > self.memory_kills else \
                 ", but not by the system for lack of memory"
             how += f" ({limits.free_memory() / 2**30:.1f} GiB are free now)"
-        error = WorkerError(f"{self._place(w)} {how}{worker.last_output()}", ALONE)
-        error.places = self._fault_places(w)
+        place, places = self._place(w)
+        error = WorkerError(f"{place} {how}{worker.last_output()}", ALONE)
+        error.places = places
         return error
 
     def _check_timeout(self, w: int) -> None:
@@ -200,35 +201,28 @@ class WorkerTeam:
         self._progress[w] = where, since, now
         resetting = where[0][0] in (protocol.STARTING, protocol.RESET)
         name = "reset_timeout" if resetting else "step_timeout"
-        limit, waited, place = getattr(self, name), now - since, self._place(w)
-        faults = self._fault_places(w)  # before the stack is asked for: the signal ends a sleep
+        limit, waited = getattr(self, name), now - since
+        place, places = self._place(w)  # before the stack is asked for: the signal ends a sleep
         if 0 < limit < waited:
             self.workers[w].dump_stack()
             error = WorkerError(
                 f"{place} has not answered for {waited:.1f} s ({name}={limit:g}; 0: no limit)"
                 f"{self.workers[w].last_output()}",
                 ("correct the environment where its stack ends", Set(**{name: 10 * limit})))
-            error.places = faults
+            error.places = places
             self._close_and_raise([error])
 
-    def _place(self, w: int) -> str:
-        """The name of worker `w`, with its environment and its step."""
+    def _place(self, w: int) -> tuple[str, tuple[FaultPlace, ...]]:
+        """(worker `w` with its environment and its step, the place if it is in an environment)."""
         step, env, _ = self.cells.done[w].where
         activity = ACTIVITIES.get(step, f"step {step} of its episode")
         if step in (protocol.IDLE, protocol.UPDATING):
-            return f"worker {w} ({activity})"
+            return f"worker {w} ({activity})", ()
         env += self.workers[w].first_env
         episode = self.episode_of(env)
-        return (f"worker {w} (environment {env}, "
-                f"{episode_text(*episode) + ', ' if episode else ''}{activity})")
-
-    def _fault_places(self, w: int) -> tuple[FaultPlace, ...]:
-        """The place in which worker `w` is, if it is inside an environment."""
-        step, env, _ = self.cells.done[w].where
-        env += self.workers[w].first_env
-        if step < protocol.RESET or (episode := self.episode_of(env)) is None:
-            return ()
-        return FaultPlace(env, episode[1], -1 if step == protocol.RESET else step),
+        known = f"{episode_text(*episode)}, " if episode else ""
+        places = (FaultPlace(env, episode[1], step),) if episode and step >= protocol.RESET else ()
+        return f"worker {w} (environment {env}, {known}{activity})", places
 
     def _close_and_raise(self, failures: Sequence[Error]) -> None:
         """Kills the workers, and raises one error for all `failures`, of the kind of the first."""

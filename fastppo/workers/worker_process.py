@@ -42,7 +42,8 @@ class WorkerProcess:
                 self.mailbox = Mailbox(anonymous_file())
                 undo.callback(self.mailbox.file.close)
                 self.lifeline = undo.enter_context(self._start(arena_fd, job, allowed))
-                undo.callback(self._kill)
+                for end in (self.process.stdout.close, self.process.wait, self.process.kill):
+                    undo.callback(end)  # the last one is called first
                 self.reader = threading.Thread(target=_copy_output, args=(self,), daemon=True)
                 self.reader.start()
             except (OSError, RuntimeError) as error:  # a limit of files, processes or threads
@@ -70,11 +71,6 @@ class WorkerProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(theirs)
         return lifeline
-
-    def _kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
     def release(self) -> None:
         """Closes the mailbox and the lifeline; a second call does nothing."""

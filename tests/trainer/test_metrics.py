@@ -209,7 +209,7 @@ def test_a_folder_that_is_moved_while_it_is_written_into_has_one_writer_where_it
     assert [row["global_step"] for row in table(moved / "metrics.csv")] == ["32", "64"]
     assert [row["global_step"] for row in table(folder / "metrics.csv")] == [
         "96", "128", "160", "192"]
-    with pytest.raises(ConfigError, match="another run is writing"):
+    with pytest.raises(OSError, match="another run is writing"):
         FolderLock(folder)
     FolderLock(moved).close()
 
