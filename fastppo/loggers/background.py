@@ -102,7 +102,7 @@ class BackgroundSink:
 class NamedRunSink(BackgroundSink):
     """A sink for a package that has runs by name, with which a resumed run goes on.
 
-    The `state`, which a checkpoint holds, is the end of that name, or the whole.
+    The `state`, which a checkpoint holds, names it.
     """
 
     def __init__(self, config: Config, folder: Path, step: int | None = None):

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastppo.config import Config
+from fastppo.config import Config, default_of
 from fastppo.envs.families import is_registered
 from fastppo.envs.make import WRAPPING, Factory
 from fastppo.errors import CheckpointError, FaultPlace, Set, program, truncate_text
@@ -67,7 +67,8 @@ def read_bundle(path: Path) -> CrashBundle:
     tensors, texts = read_tensor_file(path, BUNDLE_FORMAT, "the bundle of a fault", "a run")
     try:
         *numbers, actions = join_tree(texts["history"], tensors)
-        settings = {name: texts["settings"][name] for name in ENV_SETTINGS}
+        stored = {name: default_of(name) for name in WRAPPING} | texts["settings"]
+        settings = {name: stored[name] for name in ENV_SETTINGS}
         Config(**settings)  # refuses what no run has
         return CrashBundle(settings, int(texts["seed"]), FaultPlace(*map(int, texts["place"])),
                            texts["form"], EpisodeHistory(*map(int, numbers), actions.numpy()),

@@ -19,7 +19,7 @@ from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.folder import policy_at
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
-from fastppo.spaces.leaves import MaskedDict, brief_text, subspaces
+from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.rules import is_user_model
 
@@ -145,7 +145,9 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
         inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         if "keys" not in text:
             return Tuple(inner)
-        return (MaskedDict if text["wrapped"] else Dict)([*zip(text["keys"], inner)])
+        # Files of earlier versions have no "wrapped"; there a Dict of these keys was.
+        wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
+        return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
     if "n" in text:
         return Discrete(**text)
     if "bits" in text:

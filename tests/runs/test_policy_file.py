@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance
+from envs_for_tests import Chance, Fenced
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -311,6 +311,17 @@ def test_a_setting_of_a_later_version_is_passed_over(saved):
         config = json.loads(file.metadata()["config"])
     forged(saved[1], config=json.dumps(config | {"from_the_future": 1}))
     assert np.array_equal(load(saved[1]).value(rows(saved[0])), saved[0].value(rows(saved[0])))
+
+
+def test_a_file_of_before_says_by_its_keys_alone_that_a_mask_was_put_beside(tmp_path):
+    with PPO(lambda: Fenced("info"), **TINY) as ppo:
+        ppo.save(tmp_path / "policy")
+    with safe_open(tmp_path / "policy", "pt") as file:
+        text = json.loads(file.metadata()["obs_space"])
+    assert text.pop("wrapped") is True
+    forged(tmp_path / "policy", obs_space=json.dumps(text))
+    seen = load(tmp_path / "policy").observer.layout
+    assert seen.wrapped and seen.network_space == Fenced().observation_space
 
 
 def test_images_of_a_file_of_before_are_divided_by_255_as_they_were(tmp_path, monkeypatch):
