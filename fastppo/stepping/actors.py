@@ -85,7 +85,7 @@ class LocalActor(Actor):
 
     def start(self, iteration: int) -> None:
         """Reads the current parameters."""
-        super().start(iteration)
+        self.begun, self.acting = time.monotonic(), 0.0
         kernels.pack(self.plan.plan, self.params, self.packed)
         self.first_step = iteration * self.steps
         at, size = self.plan.log_std, self.noise.out.shape[1]
@@ -95,8 +95,8 @@ class LocalActor(Actor):
         """Forward pass, sampling and recording for all environments of the slice at once."""
         begin = time.monotonic()
         self._forward(self.obs[t], self.out)
-        if (legal := self.layout.legal(self.obs[t])) is not None:
-            self.action_params[~legal] = MASKED_LOGIT
+        if self.layout.mask is not None:
+            self.action_params[~self.layout.legal(self.obs[t])] = MASKED_LOGIT
         act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
         if self.log_std is None:
             kernels.sample_categorical(self.action_params, noise[:, 0], act, self.logp[t])
@@ -118,7 +118,7 @@ class LocalActor(Actor):
         self._forward(self.obs[t], self.out)
         running = ~(self.term[t - 1] | self.trunc[t - 1])
         self.nxt[t - 1, running] = self.out[running, -1]
-        super().finish(t)
+        self.times[:] = self.acting, self.begun, time.monotonic()
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
         encoded = self.encoding.encode(leaf_arrays(obs))
