@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -90,12 +90,9 @@ class EnvFactory:
         if "ale_py" in entry or sys.modules.get("ale_py"):  # a function of the user's may make it
             from ale_py import ALEInterface, LoggerMode
             ALEInterface.setLoggerMode(LoggerMode.Error)  # it would print its version
-        make = self._from_spec if spec else self._from_callable
-        if "mujoco" in entry or sys.modules.get("mujoco"):
-            with mujoco_warnings_once("mujoco" in entry):
-                env = make()
-        else:
-            env = make()
+        mujoco = "mujoco" in entry or sys.modules.get("mujoco")
+        with mujoco_warnings_once("mujoco" in entry) if mujoco else nullcontext():
+            env = self._from_spec() if spec else self._from_callable()
         if (games or images.frame_skip > 1) and (skipped := atari.own_skips(env)) != 1:
             raise ConfigError(f"{'preprocessing=atari' if games else 'frame_skip'} repeats an"
                               f" action, but {self.name} skips {skipped} frames itself",

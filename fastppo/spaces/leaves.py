@@ -157,7 +157,10 @@ def action_storage(space: Space) -> Storage:
         raise SpaceError(f"actions of the space {brief_text(space)} are empty: nothing can be"
                          " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
     for one in spaces:
-        _check_exact(one)
+        whole = isinstance(one, Box) and one.dtype.kind in "iu"  # float64 must hold it exactly
+        if whole and max(abs(int(one.low.min())), abs(int(one.high.max()))) > MAX_EXACT:
+            raise SpaceError(f"actions of the space {brief_text(one)} have bounds beyond 2**53, but"
+                             " they are sampled as floats", NARROWER)
     return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (sum(sizes),))
 
 
@@ -221,14 +224,6 @@ def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype
     if not fits(dtype, array.dtype):
         raise ValueError(f"the {name} is {array.dtype}, which {dtype} does not keep")
     return array
-
-
-def _check_exact(space: Space) -> None:
-    """Raises SpaceError for a Box of whole numbers that float64 cannot hold exactly."""
-    whole = isinstance(space, Box) and space.dtype.kind in "iu"
-    if whole and max(abs(int(space.low.min())), abs(int(space.high.max()))) > MAX_EXACT:
-        raise SpaceError(f"actions of the space {brief_text(space)} have bounds beyond 2**53, but"
-                         " they are sampled as floats", NARROWER)
 
 
 def brief_text(space: Any, most: int = 120) -> str:

@@ -153,13 +153,15 @@ class ObservationLayout:
         """Single observations as stored rows [b ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((len(values), *self.store.shape), self.store.dtype)
         for i, value in enumerate(values):
-            self._write(rows[i:i + 1], self.to_arrays(value))
+            for field, array in zip(leaf_arrays(rows), self.to_arrays(value)):
+                field[i] = array
         return rows
 
     def batch(self, value: Any, count: int) -> np.ndarray:
         """A batch of `count` as stored rows [count ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((count, *self.store.shape), self.store.dtype)
-        self._write(rows, self.to_arrays(value, (count,)))
+        for field, array in zip(leaf_arrays(rows), self.to_arrays(value, (count,))):
+            field[...] = array
         return rows
 
     def batch_shape(self, value: Any) -> tuple[int, ...]:
@@ -204,9 +206,6 @@ class ObservationLayout:
         which = f" of its choice {factor}" if len(starts) > 1 else ""
         return row, ValueError(f"the action mask forbids every action{which}")
 
-    def _write(self, rows: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-        for field, array in zip(leaf_arrays(rows), arrays):
-            field[...] = array
 
 
 def with_mask(obs: Any, mask: Any) -> dict:

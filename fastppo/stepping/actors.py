@@ -66,9 +66,10 @@ class LocalActor(Actor):
         part, self.first, self.layout = slice(first, last), first, layout
         self.steps, count = len(arena["raw"]), last - first
         self.obs = rows_by_step(arena["obs"][:, part], self.steps)
-        self.act_rows, self.logp, self.val, self.checked = (
-            list(rows[:, part]) for rows in (arena["act"], arena["logp"], arena["val"],
-                                             _checked_rows(arena)))
+        self.act_rows, self.logp, self.val = (
+            list(arena[name][:, part]) for name in ("act", "logp", "val"))
+        # What is not finite where action parameters are not.
+        self.checked = self.logp if plan.log_std is None else self.act_rows
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.fin, self.params = arena["fin"][part], arena["params"]
         self.times = arena["times"][first]
@@ -131,7 +132,9 @@ class CentralActor(Actor):
 
     def __init__(self, arena: Arena, policy: Any, groups: Sequence[range], seed: int):
         self.arena, self.policy, self.groups = arena, policy, groups
-        self.steps, self.checked = len(arena["raw"]), _checked_rows(arena)
+        self.steps = len(arena["raw"])
+        # What is not finite where action parameters are not.
+        self.checked = arena["act" if arena["act"].dtype == np.float32 else "logp"]
         self.obs = rows_by_step(arena["obs"], self.steps)
         self.to_env = policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
@@ -258,11 +261,6 @@ class RandomActor(Actor):
         act, legal = self.act_rows[t][part], self.layout.legal(self.obs[t][part])
         act[:] = self.actions.random(self.uniform[part], self.normal[part], legal)
         return self.to_env(act)
-
-
-def _checked_rows(arena: Arena) -> np.ndarray:
-    """The array f32 [t e ...] that is not finite where action parameters are not: act, or logp."""
-    return arena["act" if arena["act"].dtype == np.float32 else "logp"]
 
 
 def _check_finite(rows: np.ndarray, first: int, t: int) -> None:

@@ -160,10 +160,11 @@ def finite_scalars(info: Any) -> Scalars:
     """The first MAX_INFO_KEYS finite real scalars of an info, by name; flags are 0 and 1."""
     scalars = {}
     for name, value in dict.items(info) if isinstance(info, dict) else ():
-        number = _finite_number(value)
         shown = isinstance(name, str) and len(name) <= MAX_KEY_LENGTH and name.isprintable()
-        if number is not None and shown and len(scalars) < MAX_INFO_KEYS:
-            scalars[name] = number
+        number = isinstance(value, (bool, int, float, np.generic, np.ndarray)) and np.ndim(
+            value) == 0 and np.asarray(value).dtype.kind in "bifu" and np.isfinite(float(value))
+        if number and shown and len(scalars) < MAX_INFO_KEYS:
+            scalars[name] = float(value)
     return scalars
 
 
@@ -185,14 +186,6 @@ def _has_reported(e: int, info: dict, name: Any) -> bool:
         return False  # a mask
     mask, column = info.get(f"_{name}"), info[name]
     return np.ndim(column) > 0 and len(column) > e and (mask is None or bool(mask[e]))
-
-
-def _finite_number(value: Any) -> float | None:
-    scalar = isinstance(value, (bool, int, float, np.generic, np.ndarray)) and np.ndim(value) == 0
-    if not scalar or np.asarray(value).dtype.kind not in "bifu":
-        return None
-    number = float(value)
-    return number if np.isfinite(number) else None
 
 
 def write_infos(slot: np.ndarray, infos: InfosByStep) -> None:

@@ -45,10 +45,6 @@ class EnvSnapshots:
         return EnvSnapshot(progress, self.returns.state, self.log.state, self.last_obs.copy(),
                         self.arena["state"][-1].copy())
 
-    def save(self, progress: tuple[int, int, int]) -> None:
-        """Stores the boundary at which a rollout begins."""
-        self.last = self.now(progress)
-
     def begin(self, vec: Any) -> None:
         """Brings the environments to where the next rollout begins."""
         restarted = vec.begin(self.resumed)
