@@ -68,7 +68,7 @@ class Collector:
         if not self.started:
             self._start()
         if self.prepared != iteration:
-            self.snapshots.save(self.progress)
+            self.snapshots.last = self.snapshots.now(self.progress)
             prepare_rollout(self.arena)
             self.prepared = iteration
         self.vec.rollout(iteration)

@@ -18,15 +18,9 @@ import numpy as np
 from fastppo.envs.make import Factory
 from fastppo.machine.global_rng import GlobalRngWatch
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping import replay
+from fastppo.stepping import episodes, replay
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import NO_RULES, REWARD_MAX, WARMUP_EPISODE, Environments
-from fastppo.stepping.episodes import (
-    ObservationWriter,
-    RolloutRecorder,
-    RolloutViews,
-    discard_or_raise,
-)
 
 
 class Serial(Environments):
@@ -36,13 +30,13 @@ class Serial(Environments):
     interrupt, which reaches the main process alone.
     """
 
-    def __init__(self, factories: Sequence[Factory], views: RolloutViews, actor: Actor, seed: int,
-                 first: int = 0, groups: Sequence[range] = (), note=None, name: str = "",
-                 rules=NO_RULES, log: replay.EpisodeLog | None = None):
+    def __init__(self, factories: Sequence[Factory], views: episodes.RolloutViews, actor: Actor,
+                 seed: int, first: int = 0, groups: Sequence[range] = (), note=None,
+                 name: str = "", rules=NO_RULES, log: replay.EpisodeLog | None = None):
         super().__init__(factories, seed, first, note, name, rules)
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
-        self.writer = ObservationWriter(views, self.layout, first)
+        self.writer = episodes.ObservationWriter(views, self.layout, first)
         self.obs = self.writer.rows
         self.log, self.steps = log, [None] * len(factories)  # (step, limit) of running episodes
 
@@ -58,12 +52,13 @@ class Serial(Environments):
 
         The next rollout starts there. Returns the environments that cannot continue.
         """
-        origin = resumed.step if resumed else 0
-        self.recorder, self.now = RolloutRecorder(self.views, self.first, origin), origin - 1
-        self.progress, self.rng_watch = replay.RolloutProgress(), GlobalRngWatch(
-            self.views.drawn, self.name)
+        origin, self.progress = resumed.step if resumed else 0, replay.RolloutProgress()
+        self.recorder = episodes.RolloutRecorder(self.views, self.first, origin)
+        self.now, self.rng_watch = origin - 1, GlobalRngWatch(self.views.drawn, self.name)
         restarted = replay.begin_episodes(self, resumed, episode)
-        self.writer.flush_first(range(len(self.envs)))
+        self.writer.copy(self.obs[-1], range(len(self.envs)))
+        if self.writer.frames:
+            self.writer.frames.store_whole(self.obs[-1])
         self.check(self.obs[-1], self.layout)
         return restarted
 
@@ -86,7 +81,7 @@ class Serial(Environments):
                 for group in self.groups:
                     self._step(actor, t, group)
                 self.check(self.obs[t + 1], self.layout)
-                progress.reach(t + 1, 0)
+                progress.t, progress.done, progress.stepping = t + 1, 0, None
             actor.finish(steps)
             recorder.finish_rollout(steps)
 
@@ -109,22 +104,27 @@ class Serial(Environments):
             try:
                 obs, rew, term, trunc, info = step(action)
                 if not (isinstance(rew, float) and abs(rew) <= REWARD_MAX
-                        and term is False and trunc is False and type(obs) is np.ndarray
+                        and (term is False or term is True) and (trunc is False or trunc is True)
+                        and type(obs) is np.ndarray
                         and obs.shape == writer.shape and obs.dtype == writer.dtype):
                     rew, term, trunc = self.checked(rew, term, trunc)
                     obs = writer.convert(obs)
                 rewards[e], slots[e][...] = rew, obs
             except BaseException as error:
-                discard_or_raise(self, self.recorder, t, e, error)
+                episodes.discard_or_raise(self, self.recorder, t, e, error)
                 continue
             if term or trunc or length + 1 >= limit:
                 self._end_episode(actor, t, e, term, trunc or length + 1 >= limit, info)
-        writer.flush(t + 1, group, running, now)
-        progress.reach(t, max(progress.done, group.stop))
+        writer.copy(self.obs[t + 1], group)
+        if writer.frames:
+            writer.frames.store(t + 1, self.obs[t + 1], group, running, now)
+        progress.done, progress.stepping = max(progress.done, group.stop), None
 
     def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:
         """Records that the episode of environment e ended in step t, and begins its next one."""
-        self.writer.flush_final(self.views.fin, e)
+        self.writer.copy(self.views.fin, range(e, e + 1))
+        if self.layout.mask is not None:  # every action counts as legal
+            self.layout.legal(self.views.fin)[e] = True
         self.check(self.views.fin[e:e + 1], self.layout, e)
         self.recorder.end(t, e, self.running[e].start, term, trunc, info)
         if trunc and not term:
@@ -133,7 +133,8 @@ class Serial(Environments):
 
     def _restore(self, actor: Actor, e: int) -> None:
         """Brings environment e, interrupted inside a call, back to the end of its last step."""
-        t, stop = self.progress.t, self.recorder.origin + self.progress.t
+        stop = self.recorder.origin + self.progress.t
         history = self.log.history(e, self.running[e], stop)
         replay.replay_episode(self, e, history, actor.to_env)
-        self.progress.reach(t, e + (history.start > stop))  # its next episode begins after step t
+        # Its next episode begins after step t.
+        self.progress.done, self.progress.stepping = e + (history.start > stop), None

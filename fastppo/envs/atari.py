@@ -13,7 +13,7 @@ Sources: Mnih 2015, doi:10.1038/nature14236, methods; OpenAI baselines, atari_wr
 """
 
 import dataclasses
-from typing import Any, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +21,6 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing
 
 from fastppo.errors import ConfigError, Set
-from fastppo.settings.values import image_size
 from fastppo.spaces.leaves import brief_text
 
 NOOP, FIRE = 0, 1  # actions; two games, such as Backgammon, have no no-op
@@ -175,14 +174,6 @@ class AtariVector(gym.vector.VectorWrapper):
             GAME_RETURN: self.score, f"_{GAME_RETURN}": ended,
             GAME_LENGTH: self.length, f"_{GAME_LENGTH}": ended,
             SAME_GAME: lost, f"_{SAME_GAME}": lost}
-
-
-def atari_options(settings: Mapping[str, Any]) -> AtariOptions | None:
-    """The options among some settings; None without preprocessing."""
-    return AtariOptions(settings["end_on_life_loss"], False, settings["noop_max"],
-                        settings["fire_on_reset"], settings["frame_skip"] or SKIP,
-                        image_size(settings["resize"]) or SIZE
-                        ) if settings["preprocessing"] == "atari" else None
 
 
 def game_spec(spec: EnvSpec, kwargs: dict[str, Any], games: AtariOptions) -> EnvSpec:

@@ -8,7 +8,10 @@ import traceback
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
+from gymnasium.vector import VectorEnv
+
 from fastppo.errors import EnvError, Fix, Set, exception_text
+from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.observations import NonFiniteValue
 
 CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info),"
@@ -49,6 +52,19 @@ def time_limit(seconds: float, env: Any, field: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+
+
+def first_info(env: Any) -> dict:
+    """The info of a first reset; {} if that is no dict, or fails: training reports it."""
+    try:
+        with preserved_global_rng():
+            # A vector environment of the user's is seeded once, by the run.
+            info = env.reset(seed=None if isinstance(env, VectorEnv) else 0)[1]
+            return info if isinstance(info, dict) else {}
+    except OutOfTime:
+        raise
+    except Exception:  # an environment may raise anything
+        return {}
 
 
 def episode_text(seed: int | None, episode: int) -> str:

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -30,6 +30,7 @@ from fastppo.errors import (
 )
 from fastppo.machine.child_process import add_folders, without_secrets
 from fastppo.settings.presets import full_game_id
+from fastppo.settings.values import image_size
 
 log = logging.getLogger("fastppo")
 
@@ -89,7 +90,8 @@ class EnvFactory:
         if "ale_py" in entry or sys.modules.get("ale_py"):  # a function of the user's may make it
             from ale_py import ALEInterface, LoggerMode
             ALEInterface.setLoggerMode(LoggerMode.Error)  # it would print its version
-        with mujoco_warnings_once("mujoco" in entry):
+        mujoco = "mujoco" in entry or sys.modules.get("mujoco")
+        with mujoco_warnings_once("mujoco" in entry) if mujoco else nullcontext():
             env = self._from_spec() if spec else self._from_callable()
         if (games or images.frame_skip > 1) and (skipped := atari.own_skips(env)) != 1:
             raise ConfigError(f"{'preprocessing=atari' if games else 'frame_skip'} repeats an"
@@ -100,7 +102,9 @@ class EnvFactory:
         else:
             env = env if images == UNCHANGED else ImagePreprocessing(env, images)
             env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
-        env = stack_frames(read_mission(env), self.stack)
+        if isinstance(getattr(env, "observation_space", None), gym.spaces.Dict):
+            env = read_mission(env)
+        env = stack_frames(env, self.stack) if self.stack > 1 else env
         if games and games.lives and games.whole:
             env = atari.WholeGame(env)
         return masks.wrap_mask(env) if self.masked else env
@@ -153,9 +157,14 @@ def wrapping(settings: Mapping[str, Any]) -> dict[str, Any]:
     One that is missing has its default.
     """
     settings = {name: default_of(name) for name in WRAPPING} | dict(settings)
-    return {"stack": settings["frame_stack"], "games": atari.atari_options(settings),
-            "images": UNCHANGED if settings["preprocessing"] == "atari" else ImageOptions(
-                settings["frame_skip"] or 1, settings["grayscale"], settings["resize"])}
+    skip, size = settings["frame_skip"], settings["resize"]
+    if settings["preprocessing"] == "atari":
+        games, images = atari.AtariOptions(
+            settings["end_on_life_loss"], False, settings["noop_max"], settings["fire_on_reset"],
+            skip or atari.SKIP, image_size(size) or atari.SIZE), UNCHANGED
+    else:
+        games, images = None, ImageOptions(skip or 1, settings["grayscale"], size)
+    return {"stack": settings["frame_stack"], "games": games, "images": images}
 
 
 def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
@@ -168,7 +177,8 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
     an id that is not registered, with the nearest one.
     """
     if isinstance(env, str):
-        name, constructor = env, import_callable(env, setting) or _find_spec(env, setting)
+        found = import_callable(env, setting) if ":" in env else None
+        name, constructor = env, found or _find_spec(env, setting)
     elif callable(env):
         name, constructor = getattr(env, "__qualname__", type(env).__name__), env
     else:
@@ -187,7 +197,15 @@ def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> l
     envs: list[gym.Env] = []
     try:
         for e, factory in enumerate(factories, first):
-            envs.append(_make_env(factory, f"environment {e} ({name}before its first episode)"))
+            try:
+                envs.append(make_deterministic(factory()))
+            except (Error, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # a user's constructor may raise anything
+                raise isinstance(factory, EnvFactory) and _settings_error(factory, error) or \
+                    faults.env_error(f"environment {e} ({name}before its first episode)",
+                                     "its constructor", error,
+                                     "call its factory alone until that works") from error
             spaces_of(envs[-1])
         if len({id(env.unwrapped) for env in envs}) < len(envs):
             raise EnvError("the environment's factory returned the same object twice",
@@ -196,17 +214,6 @@ def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> l
         faults.close_all(envs)
         raise
     return envs
-
-
-def _make_env(factory: Factory, where: str) -> gym.Env:
-    try:
-        return make_deterministic(factory())
-    except (Error, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a user's constructor may raise anything
-        raise isinstance(factory, EnvFactory) and _settings_error(factory, error) or \
-            faults.env_error(where, "its constructor", error,
-                             "call its factory alone until that works") from error
 
 
 def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | None:
@@ -262,9 +269,10 @@ def _import_module(module: str, what: str) -> ModuleType:
 
 def _find_spec(name: str, setting: str) -> EnvSpec:
     """The EnvSpec of an id or `package:Id-v0`; ConfigError if it is not registered."""
-    package = name.partition(":")[0] if ":" in name else registering_package(name)
-    if package is not None and name not in gym.registry:
-        _import_module(package, f"{setting} is {name!r}")
+    if name not in gym.registry:
+        package = name.partition(":")[0] if ":" in name else registering_package(name)
+        if package is not None:
+            _import_module(package, f"{setting} is {name!r}")
     try:
         return gym.spec(name if name in gym.registry else full_game_id(name.rpartition(":")[2]))
     except gym.error.Error as error:

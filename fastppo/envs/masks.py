@@ -18,8 +18,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from fastppo.envs.faults import OutOfTime
-from fastppo.machine.global_rng import preserved_global_rng
+from fastppo.envs.faults import first_info
 from fastppo.spaces.leaves import CHOICES, MASK, has_mask, masked_space
 from fastppo.spaces.observations import parse_mask, with_mask
 
@@ -54,15 +53,7 @@ def mask_source(env: gym.Env | VectorEnv) -> str:
         return IN_OBS
     if _mask_method(env):
         return IN_METHOD
-    try:
-        with preserved_global_rng():
-            # A vector environment of the user's is seeded once, by the run.
-            info = env.reset(seed=None if isinstance(env, VectorEnv) else 0)[1]
-            return IN_INFO if MASK in info else ""
-    except OutOfTime:
-        raise
-    except Exception:  # an environment may raise anything; training reports it
-        return ""
+    return IN_INFO if MASK in first_info(env) else ""
 
 
 def wrap_mask(env: gym.Env) -> gym.Env:

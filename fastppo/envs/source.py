@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Dict
 from gymnasium.vector import VectorEnv
 
 from fastppo.config import Config, default_of
@@ -16,7 +17,7 @@ from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, Omit, SpaceError
 from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import mask_leaf, masked_space
+from fastppo.spaces.leaves import MASK, mask_leaf, masked_space
 from fastppo.spaces.observations import ObservationLayout
 
 
@@ -35,7 +36,9 @@ class EnvSource:
     step_seconds = 0.0
 
     def __init__(self, env: Any, config: Config, show_masks: bool = True):
-        self.config = config.replace(**settings_decided_by(env))
+        self.config = config
+        if isinstance(env, (VectorEnv, list, tuple)):
+            self.config = config.replace(**settings_decided_by(env))
         if isinstance(env, VectorEnv):
             self.factories = []
             self._use_vector(env)
@@ -80,13 +83,20 @@ class EnvSource:
         with limit("constructor"):
             envs = make_envs(factories)
         try:
-            self.obs_space, self.act_space = _common_spaces(envs)
+            first = self.obs_space, self.act_space = spaces_of(envs[0])
+            for e, env in enumerate(envs[1:], 1):
+                if (spaces := spaces_of(env)) != first:
+                    raise SpaceError(f"environment {e} has the spaces {spaces}, but the first one"
+                                     f" {first}", "give environments with the same spaces")
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
             warn_of_doubled(envs[0])
-            with limit("reset()"):
-                hidden = show_masks and masks.has_hidden_masks(envs)
-            if hidden:
-                self.masked = True
+            if show_masks:
+                with limit("reset()"):
+                    some = isinstance(first[0], Dict) or any(
+                        env.has_wrapper_attr(masks.MASK_METHOD) for env in envs) or \
+                        MASK in faults.first_info(envs[0])
+                    self.masked = some and masks.has_hidden_masks(envs)
+            if self.masked:
                 self.obs_space = masked_space(self.obs_space, self.act_space)
             if show_masks and factories[0].images.frame_skip > 1 and mask_leaf(
                     self.obs_space, self.act_space) is not None:
@@ -105,16 +115,6 @@ class EnvSource:
         return make_factory(env, config.max_episode_steps,
                             config.env_kwargs if setting == "env_name" else None,
                             setting=setting, **wrapping(vars(config)))
-
-
-def _common_spaces(envs: Sequence[gym.Env]) -> tuple[gym.Space, gym.Space]:
-    """(observation space, action space) of all `envs`; SpaceError if they differ."""
-    first = spaces_of(envs[0])
-    for e, env in enumerate(envs):
-        if (spaces := spaces_of(env)) != first:
-            raise SpaceError(f"environment {e} has the spaces {spaces}, but the first one {first}",
-                             "give environments with the same spaces")
-    return first
 
 
 def settings_decided_by(env: Any) -> dict[str, Any]:

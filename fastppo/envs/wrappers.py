@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Dict, MultiDiscrete, Space
+from gymnasium.spaces import Dict, MultiDiscrete
 
 from fastppo.envs import masks
 from fastppo.errors import ConfigError, Omit
@@ -40,8 +40,6 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
 
     Raises ConfigError for observations with an action mask, which would be stacked too.
     """
-    if count == 1:
-        return env
     if has_mask(env.observation_space):
         raise ConfigError(f"frame_stack={count} would stack the observation's {MASK!r}, too, but"
                           " only the last one says what is legal",
@@ -76,7 +74,8 @@ def read_mission(env: gym.Env) -> gym.Env:
     """
     space = getattr(env, "observation_space", None)
     spaces = space.spaces if isinstance(space, Dict) else {}
-    if not is_mission_space(spaces.get(MISSION)):
+    if not any(kind.__name__ == "MissionSpace" and kind.__module__.startswith("minigrid.")
+               for kind in type(spaces.get(MISSION)).__mro__):  # MiniGrid is not imported
         return env
     words, longest, fixed = mission_words(spaces[MISSION])
     if not fixed:
@@ -99,12 +98,6 @@ def mission_words(space: Any) -> tuple[list[str], int, bool]:
 def words_of(sentence: str) -> list[str]:
     """The words and commas of a sentence."""
     return re.findall(r"\w+|,", sentence)
-
-
-def is_mission_space(space: Space | None) -> bool:
-    """True for MiniGrid's MissionSpace and its subclasses; MiniGrid is not imported."""
-    return any(kind.__name__ == "MissionSpace" and kind.__module__.startswith("minigrid.")
-               for kind in type(space).__mro__)
 
 
 def warn_of_doubled(env: gym.Env) -> None:

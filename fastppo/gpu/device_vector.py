@@ -16,7 +16,7 @@ from fastppo.spaces.leaves import subspaces
 from fastppo.spaces.observations import NonFiniteValue
 from fastppo.spaces.tensor_actions import tensor_to_env, torch_dtype
 from fastppo.stepping.environments import WARMUP_EPISODE
-from fastppo.stepping.episodes import EpisodeInfos
+from fastppo.stepping.episodes import write_infos
 from fastppo.stepping.replay import ResumedEpisodes
 
 COPIED = "logp", "val", "raw", "term", "trunc", "length", "total"
@@ -57,7 +57,7 @@ class DeviceVector:
         self.normal = torch.tensor([letter == "n" for letter in policy.head.noise],
                                    dtype=torch.bool, device=env.device)
         self.noise_steps = policy.head.noise_steps or self.steps
-        EpisodeInfos(0).write(arena["infos"][0])  # none
+        write_infos(arena["infos"][0], {})
         arena["same_game"].fill(False)
         arena["times"].fill(np.nan)  # a device does not say when it has computed what
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from fastppo.errors import ConfigError, RankError, Set
 from fastppo.machine import limits
 from fastppo.machine.arena import Arena
-from fastppo.stepping.episodes import EPISODE_WINDOW, EpisodeInfos, read_infos, rows_by_step
+from fastppo.stepping.episodes import read_infos, rows_by_step, write_infos
 from fastppo.stepping.replay import ResumedEpisodes
 
 LONGEST_WAIT = timedelta(hours=24)  # while rank 0 evaluates, the others wait
@@ -171,9 +171,7 @@ class RankEnvs:
         """Fills the columns of all ranks, and merges the infos of their episodes."""
         for views, arrays in zip(self._shared_arrays(), zip(*(arrays for arrays, _ in parts))):
             np.concatenate(arrays, 1, out=views)
-        merged, slots = EpisodeInfos(), self.arena["infos"]
         infos = sorted(pair for _, found in parts for pair in found.items())
-        for slot in slots:
-            merged.write(slot)
-        merged.scalars = dict(infos[-EPISODE_WINDOW:])
-        merged.write(slots[0])
+        for slot in self.arena["infos"]:
+            write_infos(slot, {})
+        write_infos(self.arena["infos"][0], dict(infos))

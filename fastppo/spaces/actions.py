@@ -14,19 +14,17 @@ import math
 from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Dict, Space, Tuple
 
 from fastppo.errors import Omit, SpaceError
 from fastppo.spaces.leaves import (
     CHOICES,
     NARROWER,
-    Storage,
     action_storage,
     build_structure,
     choice_counts,
     choice_starts,
     leaves,
-    subspaces,
 )
 
 
@@ -49,38 +47,47 @@ BOUNDS_MAPS: dict[str, BoundsMap | None] = {
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class ActionMapping(NamedTuple):
-    """The actions of a space, and the map of those of a Box to its bounds."""
+class ActionMapping:
+    """The actions of a space, and the map of those of a Box to its bounds.
 
-    space: Space
-    bounds_map: str = "clip"
+    `store` is the Storage of an action, `size` the number of its components in all leaves together.
+    """
 
-    @property
-    def store(self) -> Storage:
-        """The dtype and shape of a stored action."""
-        return action_storage(self.space)
-
-    @property
-    def size(self) -> int:
-        """The number of components of an action, of all leaves together."""
-        return math.prod(self.store.shape)
+    def __init__(self, space: Space, bounds_map: str = "clip"):
+        self.space, self.bounds_map, self.store = space, bounds_map, action_storage(space)
+        self.size = math.prod(self.store.shape)
 
     def to_env(self) -> Callable[[np.ndarray], list[Any]]:
         """The function from stored actions [n ...] to n actions of the environment.
 
         The arrays it returns are new, so an environment may keep them.
         """
-        if not subspaces(self.space):
-            return _leaf_function(self.space, self.bounds_map)
-        found = leaves(self.space)
-        functions = [_leaf_function(leaf.space, self.bounds_map) for leaf in found]
-        ends = np.cumsum([math.prod(leaf.space.shape) for leaf in found])[:-1]
+        space, shape, dtype = self.space, self.space.shape, self.space.dtype
+        if isinstance(space, (Dict, Tuple)):
+            return self._parts_to_env()
+        if isinstance(space, CHOICES):
+            start = choice_starts(space)
+            return lambda act: list((act.reshape(len(act), *shape) + start).astype(
+                dtype, copy=False))
+        (low, high), placing = bounds_of(space), BOUNDS_MAPS[self.bounds_map]
+
+        def box_actions(act: np.ndarray) -> list[Any]:
+            if placing:
+                act = low + placing.place(act) * (high - low)
+            if dtype.kind != "f":
+                act = np.rint(act)
+            actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
+            return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
+        return box_actions
+
+    def _parts_to_env(self) -> Callable[[np.ndarray], list[Any]]:
+        parts = [ActionMapping(leaf.space, self.bounds_map) for leaf in leaves(self.space)]
+        functions, ends = [part.to_env() for part in parts], np.cumsum([x.size for x in parts])[:-1]
 
         def composite(act: np.ndarray) -> list[Any]:
-            columns = []
-            for leaf, function, part in zip(found, functions, np.split(act, ends, axis=1)):
-                store = action_storage(leaf.space)
-                columns.append(function(part.astype(store.dtype).reshape(-1, *store.shape)))
+            columns = [function(column.astype(part.store.dtype).reshape(-1, *part.store.shape))
+                       for part, function, column in zip(
+                           parts, functions, np.split(act, ends, axis=1))]
             return [build_structure(self.space, iter(row)) for row in zip(*columns)]
         return composite
 
@@ -125,24 +132,6 @@ def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:
     """(low, high) [n] of a Box, float64 if its numbers are whole."""
     dtype = space.dtype if space.dtype.kind == "f" else np.float64
     return space.low.reshape(-1).astype(dtype), space.high.reshape(-1).astype(dtype)
-
-
-def _leaf_function(space: Space, bounds_map: str) -> Callable[[np.ndarray], list[Any]]:
-    """`to_env` of a space without parts."""
-    shape, dtype = space.shape, space.dtype
-    if isinstance(space, CHOICES):
-        start = choice_starts(space)
-        return lambda act: list((act.reshape(len(act), *shape) + start).astype(dtype, copy=False))
-    (low, high), placing = bounds_of(space), BOUNDS_MAPS[bounds_map]
-
-    def box_actions(act: np.ndarray) -> list[Any]:
-        if placing:
-            act = low + placing.place(act) * (high - low)
-        if dtype.kind != "f":
-            act = np.rint(act)
-        actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
-        return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
-    return box_actions
 
 
 def _random_choices(space: Space, u: np.ndarray, mask: np.ndarray | None) -> np.ndarray:

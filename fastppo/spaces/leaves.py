@@ -100,34 +100,28 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and min(shape) == shape[2] != shape[0]
 
 
-def leaf_storage(space: Space) -> Storage:
-    """The Storage of an observation that is one array; SpaceError if it cannot be stored."""
-    if isinstance(space, MultiBinary):
-        return Storage("|b1", space.shape)
-    if isinstance(space, CHOICES):
-        if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
-            raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each would"
-                             " be a column of the network's input",
-                             "give a Box or a MultiDiscrete of its digits with a wrapper")
-        return Storage("<i4", space.shape)
-    as_it_is = space.dtype in (np.dtype("u1"), np.dtype("?"))
-    return Storage(space.dtype.str if as_it_is else "<f4", space.shape)
-
-
 def observation_storage(space: Space) -> Storage:
     """The Storage of an observation: one array, or a record with one field for each leaf.
 
     The fields are "0", "1", ... Raises SpaceError for spaces without support.
     """
     parts = [leaf.space for leaf in leaves(space, kind="observations")]
-    if not parts or any(math.prod(part.shape) == 0 for part in parts):
+    if not parts or any(0 in part.shape for part in parts):
         raise SpaceError(f"observations of the space {brief_text(space)} are empty",
                          "return at least one number, such as np.zeros(1, np.float32)")
-    stores = [leaf_storage(part) for part in parts]
-    if not isinstance(space, (Dict, Tuple)):
-        return stores[0]
-    fields = [(str(i), *store) for i, store in enumerate(stores)]
-    return Storage(np.dtype(fields, align=True), ())
+    if isinstance(space, (Dict, Tuple)):
+        fields = [(str(i), *observation_storage(part)) for i, part in enumerate(parts)]
+        return Storage(np.dtype(fields, align=True), ())
+    if isinstance(space, MultiBinary):
+        return Storage("|b1", space.shape)
+    if isinstance(space, Box):
+        as_it_is = space.dtype in (np.dtype("u1"), np.dtype("?"))
+        return Storage(space.dtype.str if as_it_is else "<f4", space.shape)
+    if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
+        raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each would be a"
+                         " column of the network's input",
+                         "give a Box or a MultiDiscrete of its digits with a wrapper")
+    return Storage("<i4", space.shape)
 
 
 def leaf_arrays(rows: np.ndarray) -> list[np.ndarray]:
@@ -163,7 +157,10 @@ def action_storage(space: Space) -> Storage:
         raise SpaceError(f"actions of the space {brief_text(space)} are empty: nothing can be"
                          " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
     for one in spaces:
-        _check_exact(one)
+        whole = isinstance(one, Box) and one.dtype.kind in "iu"  # float64 must hold it exactly
+        if whole and max(abs(int(one.low.min())), abs(int(one.high.max()))) > MAX_EXACT:
+            raise SpaceError(f"actions of the space {brief_text(one)} have bounds beyond 2**53, but"
+                             " they are sampled as floats", NARROWER)
     return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (sum(sizes),))
 
 
@@ -227,14 +224,6 @@ def fitting_array(value: Any, name: Any, shape: tuple[int, ...], dtype: np.dtype
     if not fits(dtype, array.dtype):
         raise ValueError(f"the {name} is {array.dtype}, which {dtype} does not keep")
     return array
-
-
-def _check_exact(space: Space) -> None:
-    """Raises SpaceError for a Box of whole numbers that float64 cannot hold exactly."""
-    whole = isinstance(space, Box) and space.dtype.kind in "iu"
-    if whole and max(abs(int(space.low.min())), abs(int(space.high.max()))) > MAX_EXACT:
-        raise SpaceError(f"actions of the space {brief_text(space)} have bounds beyond 2**53, but"
-                         " they are sampled as floats", NARROWER)
 
 
 def brief_text(space: Any, most: int = 120) -> str:

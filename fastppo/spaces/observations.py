@@ -24,7 +24,6 @@ from fastppo.spaces.leaves import (
     choice_starts,
     fitting_array,
     leaf_arrays,
-    leaf_storage,
     leaves,
     mask_leaf,
     observation_storage,
@@ -42,66 +41,49 @@ class NonFiniteValue(ValueError):
 class StoredLeaf:
     """One leaf of an observation, and the `dtype` and `shape` of the array that stores it.
 
-    `start`, i64 of the leaf's shape, is the number of the first choice, and `counts`, i64
-    [factors], the number of choices; None for a Box. Raises SpaceError if it cannot be stored.
+        start         i64 of the leaf's shape: the number of the first choice
+        counts        i64 [factors], the number of choices; None for a Box
+        one_hot       true for Discrete and MultiDiscrete
+        numeric       true for a Box of floats or integers, also of uint8
+        width         the number of columns that encode it
+        like_image    true for a Box of uint8 with two axes, three (channels) or four (frames)
+        image_range   (lowest, highest) number, if convolutions can see it; otherwise None
+        image_shape   (channels, height, width) of these; channels are those of all stacked frames
+
+    Raises SpaceError if it cannot be stored.
     """
 
     def __init__(self, leaf: Leaf):
-        self.leaf, store, choices = leaf, leaf_storage(leaf.space), isinstance(leaf.space, CHOICES)
+        self.leaf, store = leaf, observation_storage(leaf.space)
         self.dtype, self.shape = np.dtype(store.dtype), store.shape
         self.start = choice_starts(leaf.space)
-        self.counts = choice_counts(leaf.space) if choices else None
+        self.counts = choice_counts(leaf.space) if isinstance(leaf.space, CHOICES) else None
+        self.one_hot = self.dtype == np.int32
+        self.numeric = self.counts is None and self.dtype != np.bool_
+        self.width = int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
+        self.like_image = self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
+        self.image_range = self.image_shape = None
+        if self.like_image or self.numeric and len(self.shape) in (3, 4):
+            self._set_image(leaf.space)
 
-    @property
-    def one_hot(self) -> bool:
-        """True for Discrete and MultiDiscrete."""
-        return self.dtype == np.int32
+    def _set_image(self, space: Space) -> None:
+        """Sets the range and the shape of an image.
 
-    @property
-    def numeric(self) -> bool:
-        """True for a Box of floats or integers, also of uint8."""
-        return self.counts is None and self.dtype != np.bool_
-
-    @property
-    def like_image(self) -> bool:
-        """True for a Box of uint8 with two axes, three (channels) or four (stacked frames)."""
-        return self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
-
-    @property
-    def image_range(self) -> tuple[float, float] | None:
-        """(lowest, highest) number of a leaf that convolutions can see; None for other leaves.
-
-        That is a Box of uint8 like an image, whose lowest number counts as 0, or one of floats with
-        three or four axes and the same finite bounds everywhere.
+        The lowest number of uint8 counts as 0; floats need the same finite bounds everywhere. With
+        three axes the shortest one, the channels, is first or last. A fourth axis, in front, holds
+        the frames.
         """
-        space = self.leaf.space
+        low, high = float(space.low.flat[0]), float(space.high.flat[0])
         if self.like_image:
-            return 0.0, float(space.high.max(initial=0) or 255)
-        if not isinstance(space, Box) or self.dtype != np.float32 or len(self.shape) not in (3, 4):
-            return None
-        low, high = space.low.flat[0], space.high.flat[0]
-        alike = (space.low == low).all() and (space.high == high).all()
-        return (float(low), float(high)) if alike and -np.inf < low < high < np.inf else None
-
-    @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        """(channels, height, width) of what looks like an image or stacked frames, else None.
-
-        With three axes the shortest one, the channels, is first or last. A fourth axis, in front,
-        holds the frames.
-        """
-        if self.image_range is None:
-            return None
+            low, high = 0.0, float(space.high.max() or 255)
+        elif not (-np.inf < low < high < np.inf and (space.low == low).all()
+                  and (space.high == high).all()):
+            return
         *lead, height, width = self.shape
-        if len(lead) and channels_are_last(self.shape[-3:]):
+        if lead and channels_are_last(self.shape[-3:]):
             *lead, height, width, channels = self.shape
             lead.append(channels)
-        return math.prod(lead), height, width
-
-    @property
-    def width(self) -> int:
-        """The number of columns that encode it."""
-        return int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
+        self.image_range, self.image_shape = (low, high), (math.prod(lead), height, width)
 
     def to_array(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
         """`value` [*lead ...] as it is stored; raises ValueError if its space does not allow it."""
@@ -143,14 +125,16 @@ class ObservationLayout:
     """
 
     def __init__(self, space: Space, act_space: Space):
-        self.mask = mask_leaf(space, act_space)
+        self.mask = mask_leaf(space, act_space) if isinstance(space, Dict) else None
         self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
         space = space if self.mask is None else with_binary_mask(space)
         self.space, self.act_space, self.store = space, act_space, observation_storage(space)
         self.leaves = [StoredLeaf(leaf) for leaf in leaves(space)]
         self.factors = choice_counts(act_space) if self.mask is not None else None
-        self.network_space = space if self.mask is None else self._without_mask()
-        self.is_box = isinstance(space, Box)
+        self.network_space, self.is_box = space, isinstance(space, Box)
+        if self.mask is not None:
+            rest = [(key, part) for key, part in subspaces(space) if key != MASK]
+            self.network_space = rest[0][1] if self.wrapped else Dict(rest)
 
     def to_arrays(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
         """The arrays [*lead ...] of an observation, or of a batch of them, one for each leaf.
@@ -169,13 +153,15 @@ class ObservationLayout:
         """Single observations as stored rows [b ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((len(values), *self.store.shape), self.store.dtype)
         for i, value in enumerate(values):
-            self._write(rows[i:i + 1], self.to_arrays(value))
+            for field, array in zip(leaf_arrays(rows), self.to_arrays(value)):
+                field[i] = array
         return rows
 
     def batch(self, value: Any, count: int) -> np.ndarray:
         """A batch of `count` as stored rows [count ...]; raises ValueError as `to_arrays`."""
         rows = np.zeros((count, *self.store.shape), self.store.dtype)
-        self._write(rows, self.to_arrays(value, (count,)))
+        for field, array in zip(leaf_arrays(rows), self.to_arrays(value, (count,))):
+            field[...] = array
         return rows
 
     def batch_shape(self, value: Any) -> tuple[int, ...]:
@@ -220,13 +206,6 @@ class ObservationLayout:
         which = f" of its choice {factor}" if len(starts) > 1 else ""
         return row, ValueError(f"the action mask forbids every action{which}")
 
-    def _write(self, rows: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
-        for field, array in zip(leaf_arrays(rows), arrays):
-            field[...] = array
-
-    def _without_mask(self) -> Space:
-        rest = [(key, part) for key, part in subspaces(self.space) if key != MASK]
-        return rest[0][1] if self.wrapped else Dict(rest)
 
 
 def with_mask(obs: Any, mask: Any) -> dict:

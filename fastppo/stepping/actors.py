@@ -66,9 +66,10 @@ class LocalActor(Actor):
         part, self.first, self.layout = slice(first, last), first, layout
         self.steps, count = len(arena["raw"]), last - first
         self.obs = rows_by_step(arena["obs"][:, part], self.steps)
-        self.act_rows, self.logp, self.val, self.checked = (
-            list(rows[:, part]) for rows in (arena["act"], arena["logp"], arena["val"],
-                                             _checked_rows(arena)))
+        self.act_rows, self.logp, self.val = (
+            list(arena[name][:, part]) for name in ("act", "logp", "val"))
+        # What is not finite where action parameters are not.
+        self.checked = self.logp if plan.log_std is None else self.act_rows
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.fin, self.params = arena["fin"][part], arena["params"]
         self.times = arena["times"][first]
@@ -85,7 +86,7 @@ class LocalActor(Actor):
 
     def start(self, iteration: int) -> None:
         """Reads the current parameters."""
-        super().start(iteration)
+        self.begun, self.acting = time.monotonic(), 0.0
         kernels.pack(self.plan.plan, self.params, self.packed)
         self.first_step = iteration * self.steps
         at, size = self.plan.log_std, self.noise.out.shape[1]
@@ -95,8 +96,8 @@ class LocalActor(Actor):
         """Forward pass, sampling and recording for all environments of the slice at once."""
         begin = time.monotonic()
         self._forward(self.obs[t], self.out)
-        if (legal := self.layout.legal(self.obs[t])) is not None:
-            self.action_params[~legal] = MASKED_LOGIT
+        if self.layout.mask is not None:
+            self.action_params[~self.layout.legal(self.obs[t])] = MASKED_LOGIT
         act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
         if self.log_std is None:
             kernels.sample_categorical(self.action_params, noise[:, 0], act, self.logp[t])
@@ -118,7 +119,7 @@ class LocalActor(Actor):
         self._forward(self.obs[t], self.out)
         running = ~(self.term[t - 1] | self.trunc[t - 1])
         self.nxt[t - 1, running] = self.out[running, -1]
-        super().finish(t)
+        self.times[:] = self.acting, self.begun, time.monotonic()
 
     def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
         encoded = self.encoding.encode(leaf_arrays(obs))
@@ -131,7 +132,9 @@ class CentralActor(Actor):
 
     def __init__(self, arena: Arena, policy: Any, groups: Sequence[range], seed: int):
         self.arena, self.policy, self.groups = arena, policy, groups
-        self.steps, self.checked = len(arena["raw"]), _checked_rows(arena)
+        self.steps = len(arena["raw"])
+        # What is not finite where action parameters are not.
+        self.checked = arena["act" if arena["act"].dtype == np.float32 else "logp"]
         self.obs = rows_by_step(arena["obs"], self.steps)
         self.to_env = policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
@@ -258,11 +261,6 @@ class RandomActor(Actor):
         act, legal = self.act_rows[t][part], self.layout.legal(self.obs[t][part])
         act[:] = self.actions.random(self.uniform[part], self.normal[part], legal)
         return self.to_env(act)
-
-
-def _checked_rows(arena: Arena) -> np.ndarray:
-    """The array f32 [t e ...] that is not finite where action parameters are not: act, or logp."""
-    return arena["act" if arena["act"].dtype == np.float32 else "logp"]
 
 
 def _check_finite(rows: np.ndarray, first: int, t: int) -> None:

@@ -49,7 +49,7 @@ class RolloutViews(NamedTuple):
     same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
     fin: np.ndarray  # [e ...] the last final observation
     frames: np.ndarray  # [e f ...] see FrameStore
-    infos: np.ndarray  # u1 [bytes] see EpisodeInfos
+    infos: np.ndarray  # u1 [bytes] see write_infos
     drawn: np.ndarray  # bool [3] see GlobalRngWatch
 
     @classmethod
@@ -68,26 +68,31 @@ class RolloutRecorder:
     """
 
     def __init__(self, views: RolloutViews, first: int = 0, origin: int = 0):
-        self.views, self.infos = views, EpisodeInfos(first)
+        self.views, self.first = views, first
+        self.infos: InfosByStep = {}
         self.rewards = np.zeros(views.raw.shape)  # f64 [t e] as the environments returned them
         self.origin, self.returns = origin, np.zeros(views.raw.shape[1])  # of episodes before it
         self.next_rollout = self.origin, self.returns
 
     def start_rollout(self) -> None:
         """Continues where the last rollout ended."""
-        rows = rows_by_step(self.views.obs, len(self.rewards))
-        rows[0][:] = rows[-1]
-        carry_frames(self.views.frames, self.views.stacks)
+        obs, frames, steps = self.views.obs, self.views.frames, len(self.rewards)
+        obs[0] = obs[steps % len(obs)]
+        if frames.size:
+            carry_frames(frames, self.views.stacks)
         self.origin, self.returns = self.next_rollout
-        self.infos.scalars = {}
+        self.infos = {}
 
     def end(self, t: int, e: int, start: int, term: bool, trunc: bool, info: dict) -> None:
         """Records that the episode of environment e that began at step `start` ended in row t."""
         views = self.views
         views.term[t, e], views.trunc[t, e] = term, trunc
         views.length[t, e] = self.origin + t + 1 - start
-        views.same_game[t, e] = again = continues_game(info)
-        self.infos.add(t, e, {} if again else finite_scalars(info))  # those of games are shown
+        views.same_game[t, e] = False
+        if isinstance(info, dict) and info:
+            views.same_game[t, e] = again = continues_game(info)
+            if not again and (numbers := finite_scalars(info)):  # those of games are shown
+                self.infos[t, self.first + e] = numbers
 
     def finish_rollout(self, steps: int) -> None:
         """Writes the rewards and returns of a rollout, and the infos of the episodes that ended."""
@@ -95,7 +100,7 @@ class RolloutRecorder:
         ended, total = views.length[:steps] > 0, np.empty_like(rewards)
         kernels.discounted(rewards, ended, 1.0, returns, total)
         views.raw[:steps], views.total[:steps] = rewards, total
-        self.infos.write(views.infos)
+        write_infos(views.infos, self.infos)
         self.next_rollout = self.origin + steps, returns
 
 
@@ -155,10 +160,11 @@ def finite_scalars(info: Any) -> Scalars:
     """The first MAX_INFO_KEYS finite real scalars of an info, by name; flags are 0 and 1."""
     scalars = {}
     for name, value in dict.items(info) if isinstance(info, dict) else ():
-        number = _finite_number(value)
         shown = isinstance(name, str) and len(name) <= MAX_KEY_LENGTH and name.isprintable()
-        if number is not None and shown and len(scalars) < MAX_INFO_KEYS:
-            scalars[name] = number
+        number = isinstance(value, (bool, int, float, np.generic, np.ndarray)) and np.ndim(
+            value) == 0 and np.asarray(value).dtype.kind in "bifu" and np.isfinite(float(value))
+        if number and shown and len(scalars) < MAX_INFO_KEYS:
+            scalars[name] = float(value)
     return scalars
 
 
@@ -182,38 +188,15 @@ def _has_reported(e: int, info: dict, name: Any) -> bool:
     return np.ndim(column) > 0 and len(column) > e and (mask is None or bool(mask[e]))
 
 
-def _finite_number(value: Any) -> float | None:
-    scalar = isinstance(value, (bool, int, float, np.generic, np.ndarray)) and np.ndim(value) == 0
-    if not scalar or np.asarray(value).dtype.kind not in "bifu":
-        return None
-    number = float(value)
-    return number if np.isfinite(number) else None
-
-
-class EpisodeInfos:
-    """The numbers of the last EPISODE_WINDOW episodes that ended in a rollout and reported any.
-
-    `first` is the number of the process's first environment in the run.
+def write_infos(slot: np.ndarray, infos: InfosByStep) -> None:
+    """Writes the last EPISODE_WINDOW of `infos` to `slot`, u1 [bytes]; the main process reads it.
     """
-
-    def __init__(self, first: int = 0):
-        self.first, self.scalars = first, {}
-
-    def add(self, t: int, e: int, scalars: Scalars) -> None:
-        """Adds the numbers of an episode of environment e that ended in step t."""
-        if scalars:
-            self.scalars[t, self.first + e] = scalars
-            if len(self.scalars) > EPISODE_WINDOW:
-                del self.scalars[next(iter(self.scalars))]
-
-    def write(self, slot: np.ndarray) -> None:
-        """Writes them to `slot`, u1 [bytes], which the main process reads."""
-        rows = [[t, e, scalars] for (t, e), scalars in self.scalars.items()]
-        text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) > len(slot) - 4:
-            text = b"[]"
-        slot[:4] = np.frombuffer(len(text).to_bytes(4, "little"), np.uint8)
-        slot[4:4 + len(text)] = np.frombuffer(text, np.uint8)
+    rows = [[t, e, scalars] for (t, e), scalars in list(infos.items())[-EPISODE_WINDOW:]]
+    text = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > len(slot) - 4:
+        text = b"[]"
+    slot[:4] = np.frombuffer(len(text).to_bytes(4, "little"), np.uint8)
+    slot[4:4 + len(text)] = np.frombuffer(text, np.uint8)
 
 
 def infos_spec(workers: int) -> Spec:
@@ -270,10 +253,9 @@ class FrameStore:
 
 def carry_frames(frames: np.ndarray, stacks: np.ndarray) -> None:
     """Makes the last observations of a rollout the first ones of the next, see FrameStore."""
-    if frames.size:
-        depth, steps = stacks.shape[2], len(stacks) - 1
-        frames[:, :depth] = frames[:, steps:]
-        stacks[0] = stacks[steps] - steps
+    depth, steps = stacks.shape[2], len(stacks) - 1
+    frames[:, :depth] = frames[:, steps:]
+    stacks[0] = stacks[steps] - steps
 
 
 def rows_by_step(obs: np.ndarray, steps: int) -> list[np.ndarray]:
@@ -325,7 +307,7 @@ class ObservationWriter:
 
     An array of `shape` and `dtype` can be copied to a slot as it is; others must be converted. The
     staging array becomes float64 with the first Box observation that is not float32: a cast that
-    overflows makes numpy warn, and only `flush` casts, without that warning. An infinity is found
+    overflows makes numpy warn, and only `copy` casts, without that warning. An infinity is found
     later.
     """
 
@@ -351,37 +333,14 @@ class ObservationWriter:
         self.dtype = array.dtype
         return array
 
-    def flush(self, t: int, group: range, running: Sequence[RunningEpisode], now: int) -> None:
-        """Copies the staged observations of `group` to the row of step t.
-
-        `now` is the number of the step before it; see FrameStore for `running`.
-        """
-        self._copy(self.rows[t], group)
-        if self.frames:
-            self.frames.store(t, self.rows[t], group, running, now)
-
-    def flush_first(self, group: range) -> None:
-        """Copies the staged observations of `group` to the row that the next rollout begins with.
-
-        It has no row before it.
-        """
-        self._copy(self.rows[-1], group)
-        if self.frames:
-            self.frames.store_whole(self.rows[-1])
-
-    def _copy(self, row: np.ndarray, group: range) -> None:
+    def copy(self, row: np.ndarray, group: range) -> None:
+        """Copies the staged observations of `group` to `row`, [e ...] of the rollout or of fin."""
         part = slice(group.start, group.stop)
         if self.staging.dtype == self.stored:
             row[part] = self.staging[part]
             return
         with np.errstate(over="ignore"):
             row[part] = self.staging[part]
-
-    def flush_final(self, rows: np.ndarray, e: int) -> None:
-        """Copies a staged final observation to rows[e]; every action counts as legal there."""
-        self._copy(rows, range(e, e + 1))
-        if self.layout.mask is not None:
-            self.layout.legal(rows)[e] = True
 
     def _slots(self, rows: np.ndarray) -> list:
         if self.plain:

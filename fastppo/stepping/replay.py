@@ -9,6 +9,7 @@ import logging
 import math
 import textwrap
 import time
+from dataclasses import dataclass
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import numpy as np
@@ -121,10 +122,8 @@ class EpisodeLog:
                                else actions_between(rollouts, e, one[3], stop), total)
                 for e, (one, total) in enumerate(zip(episodes.tolist(), totals.tolist()))]
 
-    def resume(self, resumed: ResumedEpisodes | None, restarted: Sequence[int]) -> None:
-        """Begins with resumed episodes, if any; in the environments `restarted` new ones began."""
-        if resumed is None:
-            return
+    def resume(self, resumed: ResumedEpisodes, restarted: Sequence[int]) -> None:
+        """Begins with resumed episodes; in the environments `restarted` new ones began."""
         episodes = np.array([one[:4] for one in resumed.histories], np.int64)
         actions = [one.actions for one in resumed.histories]
         totals = np.array([one.total for one in resumed.histories])
@@ -217,7 +216,7 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
             envs.recorder.returns[e] = total
             if obs is not None:
                 envs.receive(e, obs, info)
-            envs.writer.flush_first(range(e, e + 1))
+            envs.writer.copy(envs.obs[-1], range(e, e + 1))
             return (total == history.total or math.isnan(history.total)) and all(
                 one.tobytes() == two.tobytes() for one, two in zip(
                     leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
@@ -228,6 +227,7 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
     return False
 
 
+@dataclass
 class RolloutProgress:
     """Which environments have taken which step of a rollout.
 
@@ -236,10 +236,7 @@ class RolloutProgress:
     interrupt continues here.
     """
 
-    def __init__(self, iteration: int | None = None):
-        self.iteration = iteration
-        self.reach(0, 0)
-
-    def reach(self, t: int, done: int) -> None:
-        """Environments before `done` have taken step `t`, and no environment is inside it."""
-        self.t, self.done, self.stepping = t, done, None
+    iteration: int | None = None
+    t: int = 0
+    done: int = 0
+    stepping: int | None = None

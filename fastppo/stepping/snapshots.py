@@ -36,22 +36,20 @@ class EnvSnapshots:
         self.arena, self.returns, self.log = arena, returns, log
         self.last: EnvSnapshot | None = None
         self.resumed: ResumedEpisodes | None = None
+        self.last_obs = rows_by_step(arena["obs"], len(arena["raw"]))[-1]  # of a rollout
 
     def now(self, progress: tuple[int, int, int]) -> EnvSnapshot:
         """The boundary after as many rollouts as `progress` says, also inside the next one."""
         if self.last is not None and self.last.progress == progress:
             return self.last
-        return EnvSnapshot(progress, self.returns.state, self.log.state, self._last_obs().copy(),
+        return EnvSnapshot(progress, self.returns.state, self.log.state, self.last_obs.copy(),
                         self.arena["state"][-1].copy())
-
-    def save(self, progress: tuple[int, int, int]) -> None:
-        """Stores the boundary at which a rollout begins."""
-        self.last = self.now(progress)
 
     def begin(self, vec: Any) -> None:
         """Brings the environments to where the next rollout begins."""
         restarted = vec.begin(self.resumed)
-        self.log.resume(self.resumed, restarted)
+        if self.resumed is not None:
+            self.log.resume(self.resumed, restarted)
         self.arena["state"][-1, restarted] = 0.0
         self.last = None
 
@@ -66,7 +64,7 @@ class EnvSnapshots:
 
         Raises ValueError if its arrays do not fit this run.
         """
-        memory, obs = self.arena["state"][-1], np.empty_like(self._last_obs())
+        memory, obs = self.arena["state"][-1], np.empty_like(self.last_obs)
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         check_alike([*tree["returns"], tree["memory"]], [*self.returns.state, memory])
@@ -77,9 +75,6 @@ class EnvSnapshots:
             self.log.resume(self.resumed, ())
             memory[...] = tree["memory"]
             self.last = EnvSnapshot(progress, tree["returns"], self.log.state, obs, tree["memory"])
-
-    def _last_obs(self) -> np.ndarray:
-        return rows_by_step(self.arena["obs"], len(self.arena["raw"]))[-1]
 
 
 def snapshot_tree(boundary: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:

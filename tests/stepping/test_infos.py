@@ -15,10 +15,10 @@ from fastppo.stepping.episodes import (
     EPISODE_WINDOW,
     INFO_BYTES,
     MAX_INFO_KEYS,
-    EpisodeInfos,
     finite_scalars,
     finite_scalars_of,
     read_infos,
+    write_infos,
 )
 from fastppo.trainer.metrics import EpisodeMetrics
 
@@ -68,23 +68,19 @@ def test_a_vector_environments_numbers_are_those_its_masks_give_to_an_environmen
 
 
 def test_a_slot_tells_what_ended_last_by_step_and_environment():
-    slot, ends = np.full((1, INFO_BYTES), 255, np.uint8), EpisodeInfos(first=2)
-    for t in range(EPISODE_WINDOW + 5):
-        ends.add(t, 1, {"x": t / 3})
-        ends.add(t, 1, {"x": t / 7, "y": -1.0})
-    ends.write(slot[0])
+    slot = np.full((1, INFO_BYTES), 255, np.uint8)
+    write_infos(slot[0], {(t, 3): {"x": t / 7, "y": -1.0} for t in range(EPISODE_WINDOW + 5)})
     assert read_infos({"infos": slot}) == {
         (t, 3): {"x": t / 7, "y": -1.0} for t in range(5, EPISODE_WINDOW + 5)}
-    ends.scalars = {}
-    ends.write(slot[0])
+    write_infos(slot[0], {})
     assert read_infos({"infos": slot}) == {}
 
 
 def test_more_and_longer_names_than_a_slot_holds_are_not_told():
-    slot, ends = np.zeros((1, INFO_BYTES), np.uint8), EpisodeInfos()
-    for t in range(EPISODE_WINDOW):
-        ends.add(t, 0, {f"{t} {i} ".ljust(40, "\U0001f600"): 0.1 for i in range(MAX_INFO_KEYS)})
-    ends.write(slot[0])
+    slot = np.zeros((1, INFO_BYTES), np.uint8)
+    write_infos(slot[0], {(t, 0): {
+        f"{t} {i} ".ljust(40, "\U0001f600"): 0.1 for i in range(MAX_INFO_KEYS)}
+        for t in range(EPISODE_WINDOW)})
     assert read_infos({"infos": slot}) == {}
 
 
