@@ -1,6 +1,6 @@
 """The learner with compiled minibatches, equal to torch's within 1e-5."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class CompiledLearner(Learner):
         """Idle workers; they read all rows of the rollout buffer, and cannot help with others."""
         able = self.shared is not None and not self.transforms \
             and rollout is self.shared.rollout and rollout.valid.all()
-        return self.shared.session(coefs) if able else super().helpers(rollout, coefs)
+        return self.shared.session(coefs) if able else nullcontext(False)
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""

@@ -29,14 +29,16 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     snapshots = EnvSnapshots(arena, ReturnScaling(config.num_envs), log)
     collector = Collector(arena, policy, config, snapshots)
-    groups = [range(config.num_envs)]
-    if vector is None:
+    if vector is not None and attached_simulator(collector, vector):
+        return collector
+    groups, plan, central = [range(config.num_envs)], None, None
+    if vector is None and (config.num_workers or config.acting == "central"):
         first = ranks.first(config.num_envs)
         groups = env_groups(ranks.last(config.num_envs) - first, first)
-    elif attached_simulator(collector, vector):
-        return collector
-    plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
-    central = None if plan else central_actor(arena, policy, groups, config)
+    if config.acting == "local":
+        plan = policy_plan(policy, learner.flat)
+    else:
+        central = central_actor(arena, policy, groups, config)
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules)

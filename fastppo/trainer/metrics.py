@@ -103,6 +103,7 @@ class EpisodeMetrics:
     def __init__(self):
         self.state = RecentEpisodes()
         self.ended: list[tuple[int, float, int]] = []  # row, return and length, in the last rollout
+        self.faults: dict[str, float] = {}  # of workers, from their first restart on
 
     @property
     def count(self) -> int:
@@ -155,9 +156,9 @@ class EpisodeMetrics:
                                     tuple(names)[:MAX_INFO_KEYS], self.state.discarded)
 
     def stats(self) -> dict[str, float]:
-        """Means over the last episodes, of an info over those that have it; {} before the first."""
+        """Means over the last episodes, of an info over those that have it; and `faults`."""
         if not self.state.recent:
-            return {}
+            return self.faults
         total, length, infos = zip(*self.state.recent)
         means = {known_names.MEAN_RETURN: float(np.mean(total)),
                  known_names.MEAN_LENGTH: float(np.mean(length)),
@@ -169,7 +170,7 @@ class EpisodeMetrics:
         for name in self.state.names:
             if values := [info[name] for info in infos if name in info]:
                 means[f"env/{name}"] = float(np.mean(values))
-        return means
+        return means | self.faults
 
 
 def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:
@@ -177,7 +178,9 @@ def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:
 
     1 for a perfect critic, 0 for constant ret.
     """
-    ret, val, valid = ranks.join(rollout.ret, rollout.val, rollout.valid)
+    ret, val, valid = rollout.ret, rollout.val, rollout.valid
+    if ranks.size > 1:
+        ret, val, valid = ranks.join(ret, val, valid)
     ret, val = ret[valid].double(), val[valid].double()
     variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
