@@ -13,19 +13,7 @@ from fastppo.spaces.observations import (
     clamps_normalised_only,
 )
 
-
-def _defaults(part: str) -> dict[str, Sequence]:
-    """The settings that the kernels know with their defaults alone, in the `part`."""
-    return {name: (default_of(name),) for name, place in having("needs_torch").items()
-            if place == part}
-
-
-# The values of settings that kernels support in the network, in acting, and in the learner beside
-# those; then those that a CUDA graph supports.
-NETWORK = {"model": ("mlp", "cnn"), "activation": COMPILED_ACTIVATIONS, **_defaults("network")}
-ACTING = {"device": ("cpu",), "precision": ("auto", "fp32"), **NETWORK, **_defaults("acting")}
-LEARNER = _defaults("learner")
-GRAPH = {"rnn": ("none",), "optimizer": ("adam",), "loss": ("ppo",)}
+NEEDS_TORCH = having("needs_torch")
 
 
 def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
@@ -35,13 +23,15 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     """
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
-    return unsupported_value(config, ACTING) or _unsupported_spaces(config, seen)
+    return (unsupported_value(config, device=("cpu",), precision=("auto", "fp32"))
+            or unsupported_network(config) or unsupported_value(config, "acting")
+            or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
     return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
-            or unsupported_value(config, LEARNER))
+            or unsupported_value(config, "learner"))
 
 
 def unsupported_in_graph(config: Config) -> str:
@@ -49,12 +39,13 @@ def unsupported_in_graph(config: Config) -> str:
     rows = config.num_envs * config.num_steps
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
-    return unsupported_value(config, GRAPH) or uneven
+    return unsupported_value(config, rnn=("none",), optimizer=("adam",), loss=("ppo",)) or uneven
 
 
-def is_plain_mlp(config: Config) -> bool:
-    """True if the network of a resolved Config is an MLP that the compiled kernels support."""
-    return config.model == "mlp" and not unsupported_value(config, NETWORK)
+def unsupported_network(config: Config) -> str:
+    """The first reason of the network's kind; "" for none."""
+    return unsupported_value(config, "network", model=("mlp", "cnn"),
+                             activation=COMPILED_ACTIVATIONS)
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
@@ -63,7 +54,7 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
-        return (unsupported_value(config, {"distribution": ("gaussian",), "sde": (False,)})
+        return (unsupported_value(config, distribution=("gaussian",), sde=(False,))
                 or f"the action space {seen.act_space}")
     if config.model == "cnn":
         if not (seen.is_box and seen.leaves[0].like_image):
@@ -80,9 +71,13 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         else f"obs_limit={config.obs_limit:g}"
 
 
-def unsupported_value(config: Config, supported: dict[str, Sequence[Any]]) -> str:
-    """The first setting with a value that is not `supported`, as name=value; "" for none."""
-    for name, values in supported.items():
+def unsupported_value(config: Config, part: str = "", **supported: Sequence[Any]) -> str:
+    """The first setting with a value that is not `supported`, as name=value; "" for none.
+
+    Then those that kernels know with their defaults alone in a `part`: network, acting or learner.
+    """
+    defaults = {name: (default_of(name),) for name, place in NEEDS_TORCH.items() if place == part}
+    for name, values in (supported | defaults).items():
         if (value := getattr(config, name)) not in values:
             own = callable(value) or name == "model" and value not in MODELS
             return f"your own {name}" if own else f"{name}={format_value(value)}"

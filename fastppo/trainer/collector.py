@@ -1,7 +1,5 @@
 """Builds the Collector of a run: its environments, and the actor that chooses their actions."""
 
-from typing import Sequence
-
 from gymnasium.vector import VectorEnv
 
 from fastppo.collect import Collector
@@ -37,8 +35,11 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         groups = env_groups(ranks.last(config.num_envs) - first, first)
     if config.acting == "local":
         plan = policy_plan(policy, learner.flat)
+    elif config.device == "cpu" and config.learner != "graph":
+        central = CentralActor(arena, policy, groups, config.seed)
     else:
-        central = central_actor(arena, policy, groups, config)
+        from fastppo.gpu.device_actor import DeviceActor
+        central = DeviceActor(arena, policy, groups, config.seed)
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules)
@@ -54,15 +55,6 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if central:
         central.attach(collector)
     return collector
-
-
-def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config
-                  ) -> CentralActor:
-    """The actor of acting=central: with a mirror on a GPU, and for learner=graph."""
-    if config.device == "cpu" and config.learner != "graph":
-        return CentralActor(arena, policy, groups, config.seed)
-    from fastppo.gpu.device_actor import DeviceActor
-    return DeviceActor(arena, policy, groups, config.seed)
 
 
 def attached_simulator(collector: Collector, env: VectorEnv) -> bool:

@@ -29,7 +29,8 @@ class PartTimer:
     """Seconds in each named part: `with clock("update"): ...`.
 
     `part` is the current one, and `since` the time at which it, or the last one, began.
-    `times` f64 [e+1 3], of the last rollout, divide "collect" (`within`), see parts_of_collect.
+    `times` f64 [e+1 3], of the last rollout, divide "collect" into its parts, see
+    docs/vocabulary.md: `within` has their seconds.
     """
 
     def __init__(self):
@@ -48,8 +49,15 @@ class PartTimer:
             self.part = ""
             end = time.monotonic()
             self.seconds[part] = self.seconds.get(part, 0.0) + end - start
-        if part == "collect":
-            for name, inside in parts_of_collect(start, end, self.times).items():
+        last_row = self.times[-1:]
+        acting, begun, ended = (last_row if np.isfinite(last_row).all() else
+                                self.times[np.isfinite(self.times[:, 0])]).T
+        if part == "collect" and len(begun):
+            first, last = max(start, float(begun.min())), min(end, float(ended.max()))
+            # Where the processes that take steps also act, it is its share of the time of them all.
+            policy = (last - first) * float(acting.sum() / (ended - begun).sum())
+            for name, inside in (("start", first - start), ("environment", last - first - policy),
+                                 ("policy", policy), ("advantages", end - last)):
                 self.within[name] = self.within.get(name, 0.0) + inside
 
     @property
@@ -68,23 +76,6 @@ class PartTimer:
         collect = shares.get("time/collect", 0.0) / (sum(self.within.values()) or 1.0)
         inside = {f"time/{part}": spent * collect for part, spent in self.within.items()}
         return {known_names.SPEED: step / busy, **shares, **inside}
-
-
-def parts_of_collect(start: float, end: float, times: np.ndarray) -> dict[str, float]:
-    """The seconds from `start` to `end` of collecting a rollout, divided into its parts.
-
-    `times` f64 [e+1 3]: see docs/vocabulary.md. Where the processes that take steps also act, the
-    policy's part is its share of the time of all of them.
-    """
-    last_row = times[-1:]
-    acting, begun, ended = (last_row if np.isfinite(last_row).all() else
-                            times[np.isfinite(times[:, 0])]).T
-    if not len(begun):
-        return {}
-    first, last = max(start, float(begun.min())), min(end, float(ended.max()))
-    policy = (last - first) * float(acting.sum() / (ended - begun).sum())
-    return {"start": first - start, "environment": last - first - policy, "policy": policy,
-            "advantages": end - last}
 
 
 class RecentEpisodes(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from fastppo.compiled.support import is_plain_mlp
+from fastppo.compiled.support import unsupported_network
 from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
 from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner
@@ -88,7 +88,7 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
     """The built-in network of a resolved Config, with weights from `generator`."""
     head = make_head(seen.act_space, config)  # without features, for gSDE too
     final_tanh = head.means if config.final_tanh else None
-    if is_plain_mlp(config):
+    if config.model == "mlp" and not unsupported_network(config):
         return MLP(ObservationEncoding(seen).size, head.size, config.hidden_sizes,
                    config.activation, config.shared_critic, generator, config.sde, final_tanh)
     actor_body = make_encoder(seen, config, generator, config.actor_keys)
@@ -110,7 +110,8 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
     """
     encoding = ObservationEncoding(seen)
     # Of the hidden layers and the outputs; there are biases, too.
-    widths = [encoding.size if is_plain_mlp(config) else 0, *config.hidden_sizes]
+    plain = config.model == "mlp" and not unsupported_network(config)
+    widths = [encoding.size * plain, *config.hidden_sizes]
     gates = {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
     features = config.rnn_size if gates else widths[-1]
     count = sum(a * b for a, b in pairwise(widths))

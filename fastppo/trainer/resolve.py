@@ -32,14 +32,12 @@ WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
 def resolve(source: EnvSource) -> Config:
     """The Config of `source` with every None and "auto" resolved.
 
-    Its settings fit its spaces, see rules.py. Raises ConfigError for what this machine, or the
-    compiled kernels that a setting asks for, do not support.
+    Raises ConfigError for what this machine or the compiled kernels do not support.
     """
     config, seen = source.config, ObservationLayout(source.obs_space, source.act_space)
     model, shared, device = config.model, config.shared_critic, config.device
     if model in ("auto", "mlp"):
-        images = any(len(leaf.shape) > 1 for leaf in seen.leaves)
-        model = _mlp_or_cnn(model, seen) if images else "mlp"
+        model = _mlp_or_cnn(model, seen) if any(len(x.shape) > 1 for x in seen.leaves) else "mlp"
     if shared is None:
         shared = model in IMAGE_MODELS and config.actor_keys == config.critic_keys
     config = config.replace(
@@ -62,14 +60,12 @@ def resolve(source: EnvSource) -> Config:
                  " networks, does not support %s", learner, slow)
     config = config.replace(learner=learner, acting=_compiled_unless(
         unsupported_in_acting(config, seen), config, "acting", "local", "central"))
-    # Small networks are fastest with one thread. Convolutions gain from more, and workers sleep
-    # meanwhile.
+    # Small networks are fastest with one thread. Convolutions gain from more; workers sleep then.
     by_torch = learner != "kernel" and device == "cpu"
     cores = limits.usable_cores() if by_torch and _convolves(config, seen) else 1
-    workers = config.num_workers
-    if workers != 0:
-        workers = worker_count(workers, config.num_envs // limits.rank_count(),
-                               partial(workers_are_faster, source.step_seconds, config))
+    workers = 0 if config.num_workers == 0 else worker_count(
+        config.num_workers, config.num_envs // limits.rank_count(),
+        partial(workers_are_faster, source.step_seconds, config))
     return config.replace(
         torch_threads=config.torch_threads or 1, num_workers=workers,
         update_threads=config.update_threads or config.torch_threads or cores)

@@ -24,8 +24,6 @@ from fastppo.spaces.observations import ObservationLayout
 
 Broken = Iterator[tuple[str, Fix]]
 BOUNDED, EXCLUDED, NEEDS = having("bounded"), having("excludes"), having("needs")
-WRAPPERS, FOR_GAMES = having("wrapper"), ("end_on_life_loss", "noop_max", "fire_on_reset")
-KEYS = "actor_keys", "critic_keys"
 
 log = logging.getLogger("fastppo")
 
@@ -34,9 +32,10 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
     """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
     action_storage(seen.act_space)  # it raises SpaceError
     changed = {one.name for one in fields(config) if getattr(config, one.name) != one.default}
-    rules = [excluded(config, seen, changed), without_effect(config, changed),
-             conflicts(config)]
-    if not changed.isdisjoint(KEYS):
+    rules = [excluded(config, seen, changed), conflicts(config)]
+    if not changed.isdisjoint(NEEDS):
+        rules.append(without_effect(config, changed))
+    if {"actor_keys", "critic_keys"} & changed:
         rules.append(unknown_keys(config, seen))
     if config.model in IMAGE_MODELS:
         rules.append(too_small_images(config, seen))
@@ -103,9 +102,9 @@ def conflicts(config: Config) -> Broken:
         yield ("actor and critic cannot share layers, because actor_keys and critic_keys differ",
                Set(shared_critic=False))
     engine = config.vec in ("native", "envpool")
-    for name in WRAPPERS if config.preprocessing == "none" else ():
+    for name in having("wrapper") if config.preprocessing == "none" else ():
         changed = getattr(config, name) != default_of(name)
-        if changed and name in FOR_GAMES:
+        if changed and name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
             yield f"{name} is for preprocessing=atari", Set(**{name: default_of(name)})
         if changed and engine:
             yield (f"{name}={getattr(config, name)}, but vec={config.vec} makes complete"
@@ -126,7 +125,7 @@ def conflicts(config: Config) -> Broken:
 def unknown_keys(config: Config, seen: ObservationLayout) -> Broken:
     """Keys that the observations do not have."""
     known = tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
-    for name in KEYS:
+    for name in ("actor_keys", "critic_keys"):
         keys = getattr(config, name)
         if keys is not None and not known:
             yield (f"{name} are parts of a Dict observation, but these are"
