@@ -65,8 +65,14 @@ class Collector:
     def collect(self) -> Rollout:
         """The next rollout; after an interrupt, the rest of the same one."""
         iteration, step, _ = self.progress
+        observer = self.policy.observer
+        if not self.started and observer.norm and not observer.count.item():
+            steps = min(self.config.num_steps, WARMUP_STEPS)  # moments from a random rollout
+            self.vec.warmup(steps)
+            observer.learn_from(tree_map(lambda x: x[:steps].flatten(0, 1), self.rollout.obs))
         if not self.started:
-            self._start()
+            self.snapshots.begin(self.vec)
+            self.started = True
         if self.prepared != iteration:
             self.snapshots.last = self.snapshots.now(self.progress)
             prepare_rollout(self.arena)
@@ -82,16 +88,6 @@ class Collector:
         if self.started:
             self.snapshots.restore(self.progress)
         self.started, self.prepared = False, -1
-
-    def _start(self) -> None:
-        """Sets the observation moments from a random rollout, then starts every environment."""
-        if self.policy.observer.norm and not self.policy.observer.count.item():
-            steps = min(self.config.num_steps, WARMUP_STEPS)
-            self.vec.warmup(steps)
-            self.policy.observer.learn_from(
-                tree_map(lambda x: x[:steps].flatten(0, 1), self.rollout.obs))
-        self.snapshots.begin(self.vec)
-        self.started = True
 
 
 def prepare_rollout(arena: Arena) -> None:

@@ -346,12 +346,13 @@ class Config:
 
     def __post_init__(self):
         for one in fields(self):
-            object.__setattr__(self, one.name, plain_value(getattr(self, one.name), one.type))
-        for name, (is_valid, wanted) in RULES.items():
-            value = getattr(self, name)
-            if not (value is default_of(name) is None or is_valid(value)):
-                raise ConfigError(f"{name} is {value!r}, but must be {wanted}",
-                                  Set(**{name: self._usual(name)}))
+            if (value := getattr(self, one.name)) is one.default:
+                continue
+            value, (is_valid, wanted) = plain_value(value, one.type), RULES[one.name]
+            object.__setattr__(self, one.name, value)
+            if not (value is one.default or is_valid(value)):
+                raise ConfigError(f"{one.name} is {value!r}, but must be {wanted}",
+                                  Set(**{one.name: self._usual(one.name)}))
         if self.num_minibatches > (rows := self.num_envs * self.num_steps):
             raise ConfigError(f"num_minibatches {self.num_minibatches} is more than the {rows} rows"
                               f" of num_envs {self.num_envs} x num_steps {self.num_steps}",

@@ -19,7 +19,7 @@ from fastppo.policy import Policy
 from fastppo.trainer.callbacks import Callbacks, Hooks, learning, learns_already, rollout_collected
 from fastppo.trainer.metrics import EpisodeMetrics, PartTimer, explained_variance
 from fastppo.trainer.rollout_arrays import check_rollout
-from fastppo.trainer.run import Run, fault_stats, restarted_on_fault
+from fastppo.trainer.run import Run, restarted_on_fault
 from fastppo.update.coefficients import Coefficients, coefficients_at
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PPO(Run):
                 rollout = self.rollout if self.pending else self.collect()
                 rollout_collected(self, rollout)
                 stats = self.update(rollout) | {"charts/learning_rate": self.lr}
-                stats |= self.episodes.stats() | self.clock.stats(self.step) | fault_stats(self)
+                stats |= self.episodes.stats() | self.clock.stats(self.step)
                 if ended_by(stats):
                     break
         return self

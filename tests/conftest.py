@@ -55,11 +55,11 @@ def trainer(request):
     A test file that looks into torch's learner says so by `LEARNER = "torch"`.
     """
     from fastppo import PPO  # here: the process that hands out the tests does without torch
-    from fastppo.trainer.rules import is_user_model
+    from fastppo.config import MODELS
     made, learner = [], getattr(request.module, "LEARNER", "auto")
 
     def make(env, **settings) -> PPO:
-        built_in = {} if is_user_model(settings.get("model", "mlp")) else {"hidden_sizes": (8,)}
+        built_in = {"hidden_sizes": (8,)} if settings.get("model", "mlp") in MODELS else {}
         made.append(PPO(env, **{**TINY, "learner": learner, **built_in, **settings}))
         return made[-1]
 

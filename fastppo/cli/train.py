@@ -302,7 +302,6 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
     from fastppo.evaluation.evaluator import evaluator_of
     from fastppo.machine import kernels
     from fastppo.runs.facts import fingerprint
-    from fastppo.trainer.run import fault_stats
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
     best = evaluator and evaluator.best
     rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
@@ -313,7 +312,7 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
             "steps_per_second": (ppo.complete_steps - begun) / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get(MEAN_RETURN),
-            "faults": fault_stats(ppo), "evaluation": None, "best": best and best._asdict(),
+            "faults": ppo.episodes.faults, "evaluation": None, "best": best and best._asdict(),
             "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}

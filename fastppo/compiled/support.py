@@ -1,8 +1,8 @@
 """The settings and spaces that the compiled kernels, or CUDA graphs, do not support."""
 
-from typing import Iterable, Sequence
+from typing import Any, Sequence
 
-from fastppo.config import Config, having
+from fastppo.config import MODELS, Config, default_of, having
 from fastppo.errors import format_value
 from fastppo.machine import kernels
 from fastppo.networks.encoders import COMPILED_ACTIVATIONS
@@ -12,7 +12,8 @@ from fastppo.spaces.observations import (
     ObservationLayout,
     clamps_normalised_only,
 )
-from fastppo.trainer.rules import first_changed, is_user_model
+
+NEEDS_TORCH = having("needs_torch")
 
 
 def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
@@ -23,14 +24,14 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
     return (unsupported_value(config, device=("cpu",), precision=("auto", "fp32"))
-            or _unsupported_network(config) or changed_setting(config, needing_torch("acting"))
+            or _unsupported_network(config) or unsupported_value(config, "acting")
             or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
     return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
-            or changed_setting(config, needing_torch("learner")))
+            or unsupported_value(config, "learner"))
 
 
 def unsupported_in_graph(config: Config) -> str:
@@ -38,16 +39,13 @@ def unsupported_in_graph(config: Config) -> str:
     rows = config.num_envs * config.num_steps
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
-    return (unsupported_value(config, rnn=("none",))
-            or changed_setting(config, ("optimizer", "loss")) or uneven)
+    return unsupported_value(config, rnn=("none",), optimizer=("adam",), loss=("ppo",)) or uneven
 
 
 def _unsupported_network(config: Config) -> str:
     """The first reason of the network's kind; "" for none."""
-    if is_user_model(config.model):
-        return "your own model"
-    return (unsupported_value(config, model=("mlp", "cnn"), activation=COMPILED_ACTIVATIONS)
-            or changed_setting(config, needing_torch("network")))
+    return unsupported_value(config, "network", model=("mlp", "cnn"),
+                             activation=COMPILED_ACTIVATIONS)
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
@@ -56,7 +54,7 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
     if type(head) not in COMPILED_HEADS:
-        return (changed_setting(config, ("distribution", "sde"))
+        return (unsupported_value(config, distribution=("gaussian",), sde=(False,))
                 or f"the action space {seen.act_space}")
     if config.model == "cnn":
         if not (seen.is_box and seen.leaves[0].like_image):
@@ -73,20 +71,14 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         else f"obs_limit={config.obs_limit:g}"
 
 
-def unsupported_value(config: Config, **supported: Sequence[str]) -> str:
-    """The first setting with a value that is not `supported`, as name=value; "" for none."""
-    others = (name for name, values in supported.items() if getattr(config, name) not in values)
-    return next((f"{name}={getattr(config, name)}" for name in others), "")
+def unsupported_value(config: Config, part: str = "", **supported: Sequence[Any]) -> str:
+    """The first setting with a value that is not `supported`, as name=value; "" for none.
 
-
-def needing_torch(part: str) -> list[str]:
-    """The settings that compiled kernels know with their defaults alone, in the `part`."""
-    return [name for name, place in having("needs_torch").items() if place == part]
-
-
-def changed_setting(config: Config, names: Iterable[str]) -> str:
-    """The first of some settings without its default, as name=value; "" if all have it."""
-    if not (name := first_changed(config, names)):
-        return ""
-    value = getattr(config, name)
-    return f"your own {name}" if callable(value) else f"{name}={format_value(value)}"
+    Then those that kernels know with their defaults alone in a `part`: network, acting or learner.
+    """
+    defaults = {name: (default_of(name),) for name, place in NEEDS_TORCH.items() if place == part}
+    for name, values in (supported | defaults).items():
+        if (value := getattr(config, name)) not in values:
+            own = callable(value) or name == "model" and value not in MODELS
+            return f"your own {name}" if own else f"{name}={format_value(value)}"
+    return ""

@@ -21,7 +21,6 @@ from fastppo.runs.folder import policy_at
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
 from fastppo.trainer.policy_and_learner import build_policy
-from fastppo.trainer.rules import is_user_model
 
 POLICY_FORMAT = "fastppo policy 1"
 
@@ -77,7 +76,7 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
 
     The log says what such a file does not have. Raises CheckpointError if it does not fit.
     """
-    own = ppo.config.model if is_user_model(ppo.config.model) else None
+    own = None if ppo.config.model in MODELS else ppo.config.model
     found, config = read_policy(path, own)
     pairs = (found.obs_space, ppo.policy.obs_space), (found.act_space, ppo.policy.act_space)
     for what, (theirs, ours) in zip(("observations", "actions"), pairs):

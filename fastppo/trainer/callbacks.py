@@ -14,6 +14,7 @@ import inspect
 import logging
 import math
 from contextlib import contextmanager
+from functools import partial
 from numbers import Real
 from typing import Any, Callable, Iterable, Iterator
 
@@ -48,12 +49,15 @@ class Hooks:
             for event in ("on_collect", "on_iteration", "on_video"))
 
     def report(self, ppo, stats: dict[str, float]) -> bool:
-        """Calls on_iteration of all, if any; returns True if one of them ends training."""
+        """Calls on_iteration of all, if any; True if one of them, on any rank, ends training."""
+        if ppo.ranks.size == 1 and not self.iteration:
+            return False
         if any(ppo.ranks.gather(bool(self.iteration))):  # its numbers are of all ranks
             from fastppo.trainer.metrics import action_metrics
             stats = stats | action_metrics(ppo)
-        return any([isinstance(answer, (bool, np.bool_)) and not answer
-                    for answer in self.call(self.iteration, ppo, stats)])
+        ended = any([isinstance(answer, (bool, np.bool_)) and not answer
+                     for answer in self.call(self.iteration, ppo, stats)])
+        return any(ppo.ranks.gather(ended))
 
     def call(self, methods: Iterable[Callable | None], *given: Any) -> list[Any]:
         """The answers of some methods; None is no method."""
@@ -80,21 +84,25 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
     if others:
         raise ConfigError(*unknown_names("learn has no argument", others, (
             "total_steps", "callbacks")))
-    hooks = Hooks([*ppo.sinks, *as_callbacks(callbacks)])
+    hooks = Hooks([*ppo.sinks, *(() if callbacks == () else as_callbacks(callbacks))])
     ppo.check_open()
     if ppo.hooks is not NO_HOOKS:
         raise learns_already()
     total, started, errors = target_steps(ppo, total_steps), [], []
     try:
         ppo.total, ppo.hooks = total, hooks
-        with _kept(errors):
+        try:
             for callback in hooks.callbacks:
                 hooks.call([_methods(callback).get("on_start")], ppo)
                 started.append(callback)
-            yield lambda stats: any(ppo.ranks.gather(hooks.report(ppo, stats)))
+            yield partial(hooks.report, ppo)
+        except BaseException as error:
+            errors.append(error)
         for callback in started:
-            with _kept(errors):
+            try:
                 hooks.call([_methods(callback).get("on_end")], ppo)
+            except BaseException as error:
+                errors.append(error)
     finally:
         ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
     errors.sort(key=lambda error: isinstance(error, Exception))  # Ctrl-C before all others
@@ -113,19 +121,11 @@ def learns_already() -> Error:
                  " trainer")
 
 
-@contextmanager
-def _kept(errors: list[BaseException]) -> Iterator[None]:
-    """Puts an exception of the block into `errors`, in place of raising it."""
-    try:
-        yield
-    except BaseException as error:
-        errors.append(error)
-
-
 def rollout_collected(ppo, rollout: Rollout) -> None:
     """Counts the episodes that ended in a rollout, and calls on_collect."""
     ppo.episodes.add(ppo.arena, ppo.progress.iteration)
-    ppo.hooks.call(ppo.hooks.collect, ppo, rollout)
+    if ppo.hooks.collect:
+        ppo.hooks.call(ppo.hooks.collect, ppo, rollout)
 
 
 def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:

@@ -1,7 +1,5 @@
 """Builds the Collector of a run: its environments, and the actor that chooses their actions."""
 
-from typing import Sequence
-
 from gymnasium.vector import VectorEnv
 
 from fastppo.collect import Collector
@@ -29,14 +27,19 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
     snapshots = EnvSnapshots(arena, ReturnScaling(config.num_envs), log)
     collector = Collector(arena, policy, config, snapshots)
-    groups = [range(config.num_envs)]
-    if vector is None:
+    if vector is not None and attached_simulator(collector, vector):
+        return collector
+    groups, plan, central = [range(config.num_envs)], None, None
+    if vector is None and (config.num_workers or config.acting == "central"):
         own = ranks.own(config.num_envs)
         groups = env_groups(len(own), own.start)
-    elif attached_simulator(collector, vector):
-        return collector
-    plan = policy_plan(policy, learner.flat) if config.acting == "local" else None
-    central = None if plan else central_actor(arena, policy, groups, config)
+    if config.acting == "local":
+        plan = policy_plan(policy, learner.flat)
+    elif config.device == "cpu" and config.learner != "graph":
+        central = CentralActor(arena, policy, groups, config.seed)
+    else:
+        from fastppo.gpu.device_actor import DeviceActor
+        central = DeviceActor(arena, policy, groups, config.seed)
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules)
@@ -52,15 +55,6 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if central:
         central.attach(collector)
     return collector
-
-
-def central_actor(arena: Arena, policy: Policy, groups: Sequence[range], config: Config
-                  ) -> CentralActor:
-    """The actor of acting=central: with a mirror on a GPU, and for learner=graph."""
-    if config.device == "cpu" and config.learner != "graph":
-        return CentralActor(arena, policy, groups, config.seed)
-    from fastppo.gpu.device_actor import DeviceActor
-    return DeviceActor(arena, policy, groups, config.seed)
 
 
 def attached_simulator(collector: Collector, env: VectorEnv) -> bool:

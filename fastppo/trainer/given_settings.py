@@ -16,9 +16,11 @@ from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine.child_process import without_secrets
-from fastppo.settings.presets import is_preset_file, preset_of
+from fastppo.settings.presets import PRESETS, is_preset_file, preset_name
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.trainer.rules import check_settings
+
+BY_PRESET = having("by_preset")
 
 
 def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
@@ -43,11 +45,14 @@ def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
 def config_for(env: Any, given: dict[str, Any]) -> Config:
     """The Config for `env`: the settings `given`, then its preset's, then the defaults."""
     given = {name: value for name, value in given.items()
-             if name not in having("by_preset") or value != "auto"}
+             if name not in BY_PRESET or value != "auto"}
     if given.get("device") is not None:
         given["device"] = str(given["device"])  # of a torch.device, too
-    check_agreement(env, given)
-    name = given.get("env_name", "") if env is None else env_label(env)
+    if env is None or isinstance(env, str):
+        name = given.get("env_name", "") if env is None else env
+    else:
+        check_agreement(env, given)
+        name = env_label(env)
     if not name:
         raise ConfigError("PPO was given no environment (the default is for the command only)",
                           Set(env_name=default_of("env_name")))
@@ -56,7 +61,7 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
                           " them can be trained on", Omit("env_name"))
     preset, given = given.get("preset", "auto"), given | {"env_name": name}
     if preset == "auto":
-        config = Config(**preset_of(str(name)) | given)
+        config = Config(**PRESETS.get(preset_name(str(name)), {}) | given)
     else:
         from fastppo.trainer.preset_files import config_over_preset, preset_settings
         config = config_over_preset(preset_settings(str(name), preset), given)

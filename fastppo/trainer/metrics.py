@@ -29,7 +29,8 @@ class PartTimer:
     """Seconds in each named part: `with clock("update"): ...`.
 
     `part` is the current one, and `since` the time at which it, or the last one, began.
-    `times` f64 [e+1 3], of the last rollout, divide "collect" (`within`), see parts_of_collect.
+    `times` f64 [e+1 3], of the last rollout, divide "collect" into its parts, see
+    docs/vocabulary.md: `within` has their seconds.
     """
 
     def __init__(self):
@@ -48,8 +49,15 @@ class PartTimer:
             self.part = ""
             end = time.monotonic()
             self.seconds[part] = self.seconds.get(part, 0.0) + end - start
-        if part == "collect":
-            for name, inside in parts_of_collect(start, end, self.times).items():
+        last_row = self.times[-1:]
+        acting, begun, ended = (last_row if np.isfinite(last_row).all() else
+                                self.times[np.isfinite(self.times[:, 0])]).T
+        if part == "collect" and len(begun):
+            first, last = max(start, float(begun.min())), min(end, float(ended.max()))
+            # Where the processes that take steps also act, it is its share of the time of them all.
+            policy = (last - first) * float(acting.sum() / (ended - begun).sum())
+            for name, inside in (("start", first - start), ("environment", last - first - policy),
+                                 ("policy", policy), ("advantages", end - last)):
                 self.within[name] = self.within.get(name, 0.0) + inside
 
     @property
@@ -70,23 +78,6 @@ class PartTimer:
         return {known_names.SPEED: step / busy, **shares, **inside}
 
 
-def parts_of_collect(start: float, end: float, times: np.ndarray) -> dict[str, float]:
-    """The seconds from `start` to `end` of collecting a rollout, divided into its parts.
-
-    `times` f64 [e+1 3]: see docs/vocabulary.md. Where the processes that take steps also act, the
-    policy's part is its share of the time of all of them.
-    """
-    last_row = times[-1:]
-    acting, begun, ended = (last_row if np.isfinite(last_row).all() else
-                            times[np.isfinite(times[:, 0])]).T
-    if not len(begun):
-        return {}
-    first, last = max(start, float(begun.min())), min(end, float(ended.max()))
-    policy = (last - first) * float(acting.sum() / (ended - begun).sum())
-    return {"start": first - start, "environment": last - first - policy, "policy": policy,
-            "advantages": end - last}
-
-
 class RecentEpisodes(NamedTuple):
     """The last finished episodes; replaced as a whole, so that an interrupt does not split it."""
 
@@ -103,6 +94,7 @@ class EpisodeMetrics:
     def __init__(self):
         self.state = RecentEpisodes()
         self.ended: list[tuple[int, float, int]] = []  # row, return and length, in the last rollout
+        self.faults: dict[str, float] = {}  # of workers, from their first restart on
 
     @property
     def count(self) -> int:
@@ -155,9 +147,9 @@ class EpisodeMetrics:
                                     tuple(names)[:MAX_INFO_KEYS], self.state.discarded)
 
     def stats(self) -> dict[str, float]:
-        """Means over the last episodes, of an info over those that have it; {} before the first."""
+        """Means over the last episodes, of an info over those that have it; and `faults`."""
         if not self.state.recent:
-            return {}
+            return self.faults
         total, length, infos = zip(*self.state.recent)
         means = {known_names.MEAN_RETURN: float(np.mean(total)),
                  known_names.MEAN_LENGTH: float(np.mean(length)),
@@ -169,7 +161,7 @@ class EpisodeMetrics:
         for name in self.state.names:
             if values := [info[name] for info in infos if name in info]:
                 means[f"env/{name}"] = float(np.mean(values))
-        return means
+        return means | self.faults
 
 
 def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:
@@ -177,7 +169,9 @@ def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:
 
     1 for a perfect critic, 0 for constant ret.
     """
-    ret, val, valid = ranks.join(rollout.ret, rollout.val, rollout.valid)
+    ret, val, valid = rollout.ret, rollout.val, rollout.valid
+    if ranks.size > 1:
+        ret, val, valid = ranks.join(ret, val, valid)
     ret, val = ret[valid].double(), val[valid].double()
     variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0

@@ -3,13 +3,13 @@
 import logging
 from functools import partial
 from itertools import pairwise
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from fastppo.config import IMAGE_MODELS, Config, default_of
+from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
 from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner
 from fastppo.machine import kernels, limits
@@ -20,7 +20,6 @@ from fastppo.networks.heads import least_outputs, make_head
 from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
-from fastppo.trainer.rules import is_user_model
 from fastppo.update.batches import Batch, PolicyOutput
 from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
@@ -39,7 +38,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     """
     generator = torch.Generator().manual_seed(kernels.word(config.seed, Purpose.INIT, 0, 0))
     seen, features = ObservationLayout(obs_space, act_space), 0
-    own = is_user_model(config.model)
+    own = config.model not in MODELS
     # One thread, so that the weights do not depend on the host's cores; a user's layers draw from
     # torch's global generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
@@ -106,8 +105,15 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
     It is called before the network is built, which takes long where it is large.
     """
     encoding = ObservationEncoding(seen)
-    whole = config.model == "mlp" and config.actor_keys is config.critic_keys is None
-    count = least_parameters(config, encoding.size if whole else 0, least_outputs(seen.act_space))
+    # Of the hidden layers and the outputs; there are biases, too.
+    plain = config.model == "mlp" and config.actor_keys is config.critic_keys is None
+    widths = [encoding.size * plain, *config.hidden_sizes]
+    gates = {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
+    features = config.rnn_size if gates else widths[-1]
+    count = sum(a * b for a, b in pairwise(widths))
+    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
+    count *= 1 if config.shared_critic else 2
+    count += features * least_outputs(seen.act_space)
     if config.model in IMAGE_MODELS:
         from fastppo.networks.encoders import dense_weights
         count += sum(dense_weights(config.model, shape)
@@ -118,15 +124,6 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
         raise ConfigError(f"the network has at least {count:,} parameters and needs"
                           f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
                           "use smaller layers, smaller observations (resize) or fewer actions")
-
-
-def least_parameters(config: Config, inputs: int, outputs: int = 0) -> int:
-    """The weights of a built-in network's hidden layers and `outputs`; it has biases, too."""
-    widths, gates = [inputs, *config.hidden_sizes], {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
-    features = config.rnn_size if gates else widths[-1]
-    count = sum(a * b for a, b in pairwise(widths))
-    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
-    return count * (1 if config.shared_critic else 2) + features * outputs
 
 
 @default_torch()
@@ -141,23 +138,32 @@ def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.One
             shared.copy_(getattr(observer, buffer))
             setattr(observer, buffer, shared)
     flat = FlatParameters(policy, place)
-    if is_user_model(config.model) or callable(config.optimizer) or callable(config.loss):
+    if config.model not in MODELS or callable(config.optimizer) or callable(config.loss):
         flat.alone = False
         try_update(policy, config, flat)
     if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
                     " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
                     config.num_minibatches, *[config.num_envs] * 2)
-    kind = learner_class(config)
+    return new_learner(policy, config, flat, ranks)
+
+
+def new_learner(policy: Policy, config: Config, flat: FlatParameters, ranks: limits.OneProcess
+                ) -> Learner:
+    """The learner with the transforms, the loss and the sequences that its Config asks for."""
+    kind: Any = config.loss if isinstance(config.loss, type) else Learner
+    if not issubclass(kind, Learner):
+        raise ConfigError(
+            f"the loss {kind!r} is a class, but no subclass of fastppo.learner.Learner",
+            "give a function (output, batch, coefficients) -> (loss, statistics)")
+    if config.learner == "kernel":
+        from fastppo.compiled.learner import CompiledLearner as kind
+    elif config.learner == "graph":
+        from fastppo.gpu.graphs import GraphedLearner as kind
     if ranks.size > 1:
         from fastppo.ranks.learner import ranked_learner
-        return with_options(ranked_learner(kind, policy, config, flat, ranks))
-    return with_options(kind(policy, config, flat))
-
-
-def with_options(learner: Learner) -> Learner:
-    """`learner` with the transforms, the loss and the sequences that its Config asks for."""
-    config, policy = learner.config, learner.policy
+        kind = partial(ranked_learner, kind, ranks=ranks)
+    learner = kind(policy, config, flat)
     if config.norm_values or config.recompute_advantages or config.rpo_alpha \
             or config.norm_advantages == "rollout":
         from fastppo.update.epoch_transforms import make_epoch_transforms
@@ -184,7 +190,7 @@ def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
         with preserved_buffers(policy), seeded_rng(config.seed), user_code(
                 ModelError, f"an update of two made-up samples with {given}", "correct the model,"
                 " optimizer or loss of your own where its traceback ends"):
-            learner = with_options(learner_class(once)(policy, once, flat))
+            learner = new_learner(policy, once, flat, limits.OneProcess())
             learner.evaluate_actions = partial(_checked_output, learner.evaluate_actions)
             learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
     except NonFiniteError:
@@ -201,20 +207,3 @@ def _checked_output(evaluate_actions: Callable, batch: Batch) -> PolicyOutput:
         raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
                          "return PolicyOutput(logp [b], ent [b], val [b])")
     return fresh
-
-
-def learner_class(config: Config) -> type[Learner]:
-    """The class of the learner: compiled, torch's, or a subclass of the user's."""
-    if config.learner == "kernel":
-        from fastppo.compiled.learner import CompiledLearner
-        return CompiledLearner
-    if config.learner == "graph":
-        from fastppo.gpu.graphs import GraphedLearner
-        return GraphedLearner
-    if not isinstance(config.loss, type):
-        return Learner
-    if not issubclass(config.loss, Learner):
-        raise ConfigError(
-            f"the loss {config.loss!r} is a class, but no subclass of fastppo.learner.Learner",
-            "give a function (output, batch, coefficients) -> (loss, statistics)")
-    return config.loss

@@ -3,7 +3,6 @@
 import logging
 import secrets
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -12,13 +11,12 @@ from fastppo.compiled.support import (
     unsupported_in_graph,
     unsupported_in_learner,
 )
-from fastppo.config import IMAGE_MODELS, Config
+from fastppo.config import IMAGE_MODELS, MODELS, Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine import limits
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.trainer.rules import (
-    is_user_model,
     largest_image,
     models_for,
     normalises_rewards,
@@ -34,20 +32,24 @@ WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
 def resolve(source: EnvSource) -> Config:
     """The Config of `source` with every None and "auto" resolved.
 
-    Its settings fit its spaces, see rules.py. Raises ConfigError for what this machine, or the
-    compiled kernels that a setting asks for, do not support.
+    Raises ConfigError for what this machine or the compiled kernels do not support.
     """
     config, seen = source.config, ObservationLayout(source.obs_space, source.act_space)
+    model, shared, device = config.model, config.shared_critic, config.device
+    if model in ("auto", "mlp"):
+        model = _mlp_or_cnn(model, seen) if any(len(x.shape) > 1 for x in seen.leaves) else "mlp"
+    if shared is None:
+        shared = model in IMAGE_MODELS and config.actor_keys == config.critic_keys
     config = config.replace(
-        norm_rewards=normalises_rewards(config), model=_model(config, seen),
+        norm_rewards=normalises_rewards(config), model=model, shared_critic=shared,
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         vec="workers" if config.vec == "auto" else config.vec)
-    by_rule = config.device == "auto" and not _suits_gpu(config, seen)
-    config = config.replace(device="cpu" if by_rule else usable_device(config))
-    config = config.replace(precision=_precision(config, seen))
-    if config.shared_critic is None:
-        config = config.replace(shared_critic=config.model in IMAGE_MODELS
-                                and config.actor_keys == config.critic_keys)
+    if device != "cpu":
+        by_rule = device == "auto" and not _suits_gpu(config, seen)
+        device = "cpu" if by_rule else usable_device(config)
+    config = config.replace(device=device)
+    plain = config.precision == "auto" and model not in IMAGE_MODELS
+    config = config.replace(precision="fp32" if plain else _precision(config, seen))
     slow = unsupported_in_learner(config, seen)
     graph = config.learner == "graph" or (
         config.learner == "auto" and config.device != "cpu" and limits.rank_count() == 1)
@@ -58,21 +60,21 @@ def resolve(source: EnvSource) -> Config:
                  " networks, does not support %s", learner, slow)
     config = config.replace(learner=learner, acting=_compiled_unless(
         unsupported_in_acting(config, seen), config, "acting", "local", "central"))
-    # Small networks are fastest with one thread. Convolutions gain from more, and workers sleep
-    # meanwhile.
-    by_torch = learner != "kernel" and config.device == "cpu"
+    # Small networks are fastest with one thread. Convolutions gain from more; workers sleep then.
+    by_torch = learner != "kernel" and device == "cpu"
     cores = limits.usable_cores() if by_torch and _convolves(config, seen) else 1
+    workers = 0 if config.num_workers == 0 else worker_count(
+        config.num_workers, config.num_envs // limits.rank_count(),
+        partial(workers_are_faster, source.step_seconds, config))
     return config.replace(
-        torch_threads=config.torch_threads or 1,
-        update_threads=config.update_threads or config.torch_threads or cores,
-        num_workers=worker_count(config.num_workers, config.num_envs // limits.rank_count(),
-                                 partial(workers_are_faster, source.step_seconds, config)))
+        torch_threads=config.torch_threads or 1, num_workers=workers,
+        update_threads=config.update_threads or config.torch_threads or cores)
 
 
 def _convolves(config: Config, seen: ObservationLayout) -> bool:
     """True for convolutional networks; a user's model for images most likely is one."""
-    return config.model in IMAGE_MODELS or is_user_model(config.model) and any(
-        leaf.like_image for leaf in ObservationEncoding(seen).leaves)
+    return config.model in IMAGE_MODELS or config.model not in MODELS and any(
+        leaf.like_image for leaf in seen.leaves)
 
 
 def _suits_gpu(config: Config, seen: ObservationLayout) -> bool:
@@ -94,9 +96,7 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     Raises ConfigError for bf16 where no layer would compute in it.
     """
     on_cpu = config.device == "cpu"
-    if config.precision == "auto":
-        if config.model not in IMAGE_MODELS:
-            return "fp32"
+    if config.precision == "auto":  # and the network is for images
         by_torch = unsupported_in_learner(config, seen) if config.learner == "auto" else \
             config.learner != "kernel"
         return "tf32" if not on_cpu else "bf16" if limits.has_bf16() and by_torch else "fp32"
@@ -112,20 +112,20 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     return config.precision
 
 
-def _model(config: Config, seen: ObservationLayout) -> Any:
-    """The model with "auto" resolved; a warning for an MLP on images."""
-    fitting = models_for(seen)
-    for_images = "cnn" in fitting
-    if config.model == "auto":
-        if fitting and not for_images:
-            log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger,"
-                        " and the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
-                        "x".join(map(str, largest_image(seen))), fitting[0])
-        return "cnn" if for_images else "mlp"
-    if config.model == "mlp" and for_images:
+def _mlp_or_cnn(model: str, seen: ObservationLayout) -> str:
+    """The model auto or mlp resolved; a warning for an MLP on images."""
+    sides = largest_image(seen)
+    fitting = models_for(sides)
+    if "cnn" in fitting:
+        if model == "auto":
+            return "cnn"
         log.warning("model=mlp takes images as %s separate numbers, and does not know which pixels"
                     " are neighbours\n  fix: model=cnn", f"{ObservationEncoding(seen).size:,}")
-    return config.model
+    elif fitting and model == "auto":
+        log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger, and"
+                    " the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
+                    "x".join(map(str, sides)), fitting[0])
+    return "mlp"
 
 
 def usable_device(config: Config) -> str:

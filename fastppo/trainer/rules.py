@@ -9,50 +9,43 @@ environments; what they need is known then, and torch is not imported yet.
 import logging
 import os
 import re
+from dataclasses import fields
 from itertools import chain
-from typing import Any, Callable, Iterable, Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 from gymnasium.spaces import Box
 
-from fastppo.config import IMAGE_MODELS, Config, default_of, having
+from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of, having
 from fastppo.errors import ConfigError, Fix, Omit, Set
 from fastppo.machine import kernels, limits
 from fastppo.spaces.actions import check_bounds
 from fastppo.spaces.leaves import action_storage, brief_text, leaves, subspaces
-from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.spaces.observations import ObservationLayout
 
 Broken = Iterator[tuple[str, Fix]]
+BOUNDED, EXCLUDED, NEEDS = having("bounded"), having("excludes"), having("needs")
 
 log = logging.getLogger("fastppo")
-
-
-def check(*rules: Broken) -> None:
-    """Raises ConfigError for the first rule that is broken."""
-    for what, fix in chain(*rules):
-        raise ConfigError(what, fix)
 
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
     """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
     action_storage(seen.act_space)  # it raises SpaceError
-    check(excluded(config, seen), without_effect(config), conflicts(config),
-          unknown_keys(config, seen), too_small_images(config, seen))
-    bounded = having("bounded")["distribution"]
+    changed = {one.name for one in fields(config) if getattr(config, one.name) != one.default}
+    rules = [excluded(config, seen, changed), conflicts(config)]
+    if not changed.isdisjoint(NEEDS):
+        rules.append(without_effect(config, changed))
+    if {"actor_keys", "critic_keys"} & changed:
+        rules.append(unknown_keys(config, seen))
+    if config.model in IMAGE_MODELS:
+        rules.append(too_small_images(config, seen))
+    for what, fix in chain(*rules):
+        raise ConfigError(what, fix)
     for setting, given in (("action_scaling", config.action_scaling),
-                           ("distribution", config.distribution in bounded),
+                           ("distribution", config.distribution in BOUNDED["distribution"]),
                            ("std", isinstance(config.std, str) and not config.action_scaling)):
         if given:
             check_bounds(seen.act_space, setting)
-
-
-def first_changed(config: Config, names: Iterable[str]) -> str:
-    """The first of some settings that does not have its default; "" if all do."""
-    return next((name for name in names if getattr(config, name) != default_of(name)), "")
-
-
-def is_user_model(model: Any) -> bool:
-    """True if the setting `model` is a class, or names one as module:Class."""
-    return callable(model) or isinstance(model, str) and ":" in model
 
 
 def normalises_rewards(config: Config) -> bool:
@@ -61,8 +54,8 @@ def normalises_rewards(config: Config) -> bool:
     return config.reward_scale == 1 and not config.clip_rewards if chosen is None else chosen
 
 
-def excluded(config: Config, seen: ObservationLayout) -> Broken:
-    """Settings that must have their defaults beside other settings, or with these actions."""
+def excluded(config: Config, seen: ObservationLayout, changed: set[str]) -> Broken:
+    """Settings `changed` that must have their defaults beside others, or with these actions."""
     actions = seen.act_space
     for applies, why, names in (
             (not any(isinstance(leaf.space, Box) for leaf in leaves(actions)),
@@ -70,21 +63,22 @@ def excluded(config: Config, seen: ObservationLayout) -> Broken:
              "std sde final_tanh action_scaling distribution"),
             (subspaces(actions), f"it is for actions that are one Box, and they are {actions}",
              "sde"),
-            (is_user_model(config.model), "it is for built-in networks, and the model is your own",
+            (config.model not in MODELS, "it is for built-in networks, and the model is your own",
              "layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
              " activation sde"),
             (True, f"distribution={config.distribution} has no use for it",
-             having("excludes")["distribution"].get(config.distribution, "")),
+             EXCLUDED["distribution"].get(config.distribution, "")),
             (config.sde, "sde explores with a gaussian of its own", "std distribution")):
-        if applies and (name := first_changed(config, names.split())):
-            yield f"{name} is {getattr(config, name)!r}, but {why}", Omit(name)
+        for name in names.split() if applies else ():
+            if name in changed:
+                yield f"{name} is {getattr(config, name)!r}, but {why}", Omit(name)
 
 
-def without_effect(config: Config) -> Broken:
-    """Settings that do nothing without the value of another one that their fields name."""
+def without_effect(config: Config, changed: set[str]) -> Broken:
+    """Settings `changed` that do nothing without the value of another that their fields name."""
     values = vars(config) | {"norm_rewards": normalises_rewards(config)}
-    for name, (other, *wanted) in having("needs").items():
-        if values[other] not in wanted and values[name] != default_of(name):
+    for name, (other, *wanted) in NEEDS.items():
+        if name in changed and values[other] not in wanted:
             needed = Set(**{other: wanted[0]})
             yield (f"{name} is {values[name]}, but does nothing without {needed.text(shell=False)}",
                    (needed, Omit(name)))
@@ -107,14 +101,14 @@ def conflicts(config: Config) -> Broken:
     if config.shared_critic and config.actor_keys != config.critic_keys:
         yield ("actor and critic cannot share layers, because actor_keys and critic_keys differ",
                Set(shared_critic=False))
-    for_games = first_changed(config, ("end_on_life_loss", "noop_max", "fire_on_reset"))
-    if config.preprocessing == "none" and for_games:
-        yield (f"{for_games} is for preprocessing=atari",
-               Set(**{for_games: default_of(for_games)}))
-    engine, wrapper = config.vec in ("native", "envpool"), first_changed(config, having("wrapper"))
-    if engine and config.preprocessing == "none" and wrapper:
-        yield (f"{wrapper}={getattr(config, wrapper)}, but vec={config.vec} makes complete"
-               " environments, whose own settings are given as env_kwargs", Omit(wrapper))
+    engine = config.vec in ("native", "envpool")
+    for name in having("wrapper") if config.preprocessing == "none" else ():
+        changed = getattr(config, name) != default_of(name)
+        if changed and name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
+            yield f"{name} is for preprocessing=atari", Set(**{name: default_of(name)})
+        if changed and engine:
+            yield (f"{name}={getattr(config, name)}, but vec={config.vec} makes complete"
+                   " environments, whose own settings are given as env_kwargs", Omit(name))
     if engine and config.nan_policy == "reset_env":
         yield ("nan_policy=reset_env resets one environment, which a vector environment cannot",
                Omit("nan_policy"))
@@ -122,10 +116,10 @@ def conflicts(config: Config) -> Broken:
     if "wandb" in (config.logger or ()) and config.wandb_project != project:
         yield (f"wandb_project is {config.wandb_project!r}, but wandb takes up to 128 characters,"
                " and none of / \\ # ? % :", Set(wandb_project=project))
-    possible, name = can_start_workers(), needs_workers(config)
-    if name and not (possible and config.num_workers != 0):
+    name = needs_workers(config)
+    if name and (config.num_workers == 0 or not can_start_workers()):
         yield (f"{name}={getattr(config, name)} is for worker processes, and there are none",
-               (Omit(name), *[Set(num_workers=1)] * possible))
+               (Omit(name), *[Set(num_workers=1)] * can_start_workers()))
 
 
 def unknown_keys(config: Config, seen: ObservationLayout) -> Broken:
@@ -143,24 +137,23 @@ def unknown_keys(config: Config, seen: ObservationLayout) -> Broken:
 
 def too_small_images(config: Config, seen: ObservationLayout) -> Broken:
     """A network for images, where no observation is one that is large enough."""
-    smallest = IMAGE_MODELS.get(config.model, 0)
+    smallest = IMAGE_MODELS[config.model]
     if smallest > min(sides := largest_image(seen), default=0):
         found = f"the largest here is {'x'.join(map(str, sides))}" if sides else \
             f"there are none in {brief_text(seen.space)}"
         yield (f"model={config.model} is for images (Boxes of uint8, or of other numbers with three"
                f" axes and the same finite bounds everywhere) of {smallest}x{smallest} or larger,"
-               f" and {found}", Set(model=[*models_for(seen), "mlp"][0]))
+               f" and {found}", Set(model=[*models_for(sides), "mlp"][0]))
 
 
-def models_for(seen: ObservationLayout) -> list[str]:
-    """The networks for images that suit the observations."""
-    side = min(largest_image(seen), default=0)
-    return [name for name, smallest in IMAGE_MODELS.items() if side >= smallest]
+def models_for(sides: tuple[int, ...]) -> list[str]:
+    """The networks for images that suit those with two `sides`; none for ()."""
+    return [name for name, smallest in IMAGE_MODELS.items() if min(sides, default=0) >= smallest]
 
 
 def largest_image(seen: ObservationLayout) -> tuple[int, ...]:
     """(height, width) of the observation's largest image; () if it has none."""
-    shapes = [leaf.image_shape for leaf in ObservationEncoding(seen).leaves]
+    shapes = [leaf.image_shape for leaf in seen.leaves]
     return max((shape[1:] for shape in shapes if shape), key=min, default=())
 
 
@@ -170,8 +163,9 @@ def not_for_ranks(config: Config, count: int) -> Broken:
     if config.num_envs % count:
         yield (f"num_envs is {config.num_envs}, but each of the {count} processes has as many"
                " environments", Set(num_envs=max(count, config.num_envs // count * count)))
-    if name := first_changed(config, having("one_process")):
-        yield f"{name}={getattr(config, name)} {why}", Omit(name)
+    for name in having("one_process"):
+        if getattr(config, name) != default_of(name):
+            yield f"{name}={getattr(config, name)} {why}", Omit(name)
     if config.vec != "workers":
         yield (f"vec={config.vec}, as that of a VectorEnv, {why}",
                (Set(vec="workers"), "give an id or a function in place of the VectorEnv"))

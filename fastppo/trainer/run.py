@@ -70,13 +70,6 @@ def restarted_on_fault(ppo) -> Iterator[None]:
                     ) from error
 
 
-def fault_stats(ppo) -> dict[str, float]:
-    """The numbers of restarts and of truncated episodes, from the first restart on."""
-    restarts = getattr(ppo.collector.vec, "restarts", None)
-    return {} if not restarts or not restarts.count else {
-        "faults/restarts": float(restarts.count), "faults/truncated": float(len(restarts.cuts))}
-
-
 def _restarted(ppo, error: EnvError) -> bool:
     """True if `error` is of workers, and they have been started again."""
     restarts = getattr(ppo.collector.vec, "restarts", None)
@@ -89,6 +82,8 @@ def _restarted(ppo, error: EnvError) -> bool:
         error.what += (f"\nthe workers are not started again, because that has happened {RESTARTS}"
                        f" times in {SECONDS / 60:g} minutes")
         return False
+    ppo.episodes.faults = {"faults/restarts": float(restarts.count),
+                           "faults/truncated": float(len(restarts.cuts))}
     log.warning("%s\nthe workers have been started again (restart %d), and the running episodes are"
                 " replayed%s", error.what, restarts.count, "" if len(restarts.cuts) == before else
                 "; an episode that has failed twice will end before that step")
@@ -144,19 +139,14 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
     for name in config.logger or ():
         sink = getattr(import_module(f"fastppo.loggers.{name}"), LOGGERS[name])
         sinks.append(sink(config, folder, step))
-    return [*sinks, *progress_sinks(config.progress), *last]
-
-
-def progress_sinks(progress: str) -> list[Any]:
-    """The sink that shows progress: none, lines, or the live view in a terminal with Unicode."""
-    if progress == "live" and limits.is_terminal(sys.stdout) and \
+    if config.progress == "live" and limits.is_terminal(sys.stdout) and \
             str(sys.stdout.encoding).lower().startswith("utf"):
         from fastppo.terminal.live_view import LiveView
-        return [LiveView()]
-    if progress in ("lines", "live"):
+        sinks.append(LiveView())
+    elif config.progress in ("lines", "live"):
         from fastppo.terminal.progress_lines import ProgressLines
-        return [ProgressLines()]
-    return []
+        sinks.append(ProgressLines())
+    return sinks + last
 
 
 def shorten_waits(sinks: Sequence[Any]) -> None:
@@ -222,8 +212,11 @@ class Run:
         self.source = source = env if isinstance(env, EnvSource) else checked_source(env, settings)
         made.callback(source.close)
         config = resolve(source)
-        self.ranks = made.enter_context(closing(join_ranks(config)))
-        self.config = config = config.replace(seed=self.ranks.share(config.seed))
+        self.ranks = limits.OneProcess()
+        if limits.rank_count() > 1:
+            self.ranks = made.enter_context(closing(join_ranks(config)))
+            config = config.replace(seed=self.ranks.share(config.seed))
+        self.config = config
         self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
         with torch_threads(config.torch_threads, self.tf32):
             self.policy = build_policy(source.obs_space, source.act_space, config)
@@ -280,12 +273,12 @@ class Run:
 
 
 def join_ranks(config: Config) -> limits.OneProcess:
-    """The processes of a run; ConfigError if torchrun has started several that do not fit it."""
-    if limits.rank_count() == 1:
-        return limits.OneProcess()
+    """The processes that torchrun has started; ConfigError if they do not fit the run."""
     from fastppo.ranks.ranks import Ranks
-    from fastppo.trainer.rules import check, differing, not_for_ranks, trained_by
-    check(not_for_ranks(config, limits.rank_count()))
+    from fastppo.trainer.rules import differing, not_for_ranks, trained_by
+    for what, fix in not_for_ranks(config, limits.rank_count()):
+        raise ConfigError(what, fix)
     ranks = Ranks(config.backend, config.device_ids)
-    check(differing(ranks.gather(trained_by(config))))
+    for what, fix in differing(ranks.gather(trained_by(config))):
+        raise ConfigError(what, fix)
     return ranks

@@ -45,8 +45,7 @@ def stored_rows(arena):
 
 def collected(env, monkeypatch, kind, **settings):
     """Copies of two rollouts with an update between them, of an actor of a `kind`."""
-    monkeypatch.setattr(collector, "central_actor", lambda arena, policy, groups, config: kind(
-        arena, policy, groups, config.seed))
+    monkeypatch.setattr(collector, "CentralActor", kind)
     with PPO(env(), **TINY | dict(acting="central", learner="torch", norm_rewards=True)
              | settings) as ppo:
         found = []

@@ -10,6 +10,7 @@ import pytest
 from envs_for_tests import Constant
 from rich.console import Console
 
+from fastppo.config import Config
 from fastppo.machine import limits
 from fastppo.terminal import live_view, snapshot
 from fastppo.terminal.live_view import LiveView
@@ -338,5 +339,5 @@ def test_no_color_is_honoured(trainer, monkeypatch):
 def test_the_view_is_for_terminals_and_lines_for_everything_else(
         monkeypatch, progress, terminal, wanted):
     monkeypatch.setattr(limits, "is_terminal", lambda stream: terminal)
-    found = [type(sink).__name__ for sink in run.progress_sinks(progress)]
+    found = [type(sink).__name__ for sink in run.make_sinks(Config(progress=progress), None)]
     assert found == [wanted] * bool(wanted)

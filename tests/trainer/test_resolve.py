@@ -13,8 +13,7 @@ from fastppo.errors import ConfigError, fix_text
 from fastppo.machine import kernels, limits
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.trainer import resolve
-from fastppo.trainer.given_settings import checked_source, config_for
-from fastppo.trainer.rules import check, conflicts
+from fastppo.trainer.given_settings import checked_source
 
 IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
 
@@ -117,7 +116,7 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
 def test_what_only_workers_have_is_refused_where_there_can_be_none(monkeypatch, settings):
     monkeypatch.setattr(kernels, "COMPILED", False)
     with pytest.raises(ConfigError, match="and there are none") as caught:
-        check(conflicts(config_for("CartPole-v1", settings)))
+        checked_source("CartPole-v1", settings)
     assert fix_text(caught.value.fix, shell=True) == f"leave --{next(iter(settings))} out"
 
 
