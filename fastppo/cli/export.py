@@ -9,8 +9,8 @@ from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error, Omit
 from fastppo.machine.file_access import check_output
+from fastppo.machine.installation import FORMATS, format_of
 from fastppo.machine.stderr import status_while
-from fastppo.runs.export import FORMATS, format_of
 from fastppo.runs.folder import check_file, policy_at
 
 

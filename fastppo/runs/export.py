@@ -9,7 +9,6 @@ state goes in as `state` and comes out as `next_state`.
 
 import contextlib
 import copy
-import importlib.util
 import io
 import json
 import logging
@@ -26,7 +25,8 @@ from torch.distributions import Distribution
 
 from fastppo import __version__
 from fastppo.envs.make import make_factory
-from fastppo.errors import ConfigError, ExportError, Install, Set, truncate_text, user_code
+from fastppo.errors import ConfigError, ExportError, truncate_text, user_code
+from fastppo.machine.installation import format_of
 from fastppo.networks.encoders import compute_in_fp32
 from fastppo.networks.torch_state import default_torch, torch_threads
 from fastppo.policy import Policy
@@ -42,24 +42,6 @@ from fastppo.runs.export_graph import (
 from fastppo.runs.policy_file import describe_space
 from fastppo.runs.tensor_file import write_file
 from fastppo.spaces.leaves import leaves
-
-FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
-ONNX_PACKAGES = "onnx", "onnxscript", "onnxruntime"
-
-
-def format_of(path: Path, to: str | None) -> str:
-    """`to`, or else the format of the ending of `path`; ConfigError if it cannot be written."""
-    endings = {ending: name for name, ending in FORMATS.items()}
-    to = endings.get(path.suffix) if to is None else to
-    if to not in FORMATS:
-        raise ConfigError(f"there is no format {to or path.suffix!r}, only {' and '.join(FORMATS)}",
-                          Set(to="onnx"))
-    missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
-    if to == "onnx" and missing:
-        raise ConfigError("ONNX needs packages that are not installed: " + ", ".join(missing),
-                          (Install("export"), Set(to="torchscript")))
-    return to
-
 
 METADATA_KEY = "fastppo"
 SINGLE_STEPS = 30  # steps of the check that are given to the graph one by one

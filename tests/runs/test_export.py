@@ -20,6 +20,8 @@ from torch.distributions import Categorical
 from fastppo import export
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError, ExportError, InputError
+from fastppo.machine import installation
+from fastppo.machine.installation import format_of
 from fastppo.runs import export as exporter
 from fastppo.runs import export_graph
 from fastppo.runs.export_graph import env_action_function
@@ -62,7 +64,7 @@ def written(policy, path, env=None, count=15):
     """What a file acts like, checked on `count` samples or steps of `env` only; and those."""
     steps = export_graph.play_episodes(policy, env, count) if env else \
         export_graph.sample_episodes(policy, count)
-    exporter.write_graph(policy, path, exporter.format_of(path, None), steps, None)
+    exporter.write_graph(policy, path, format_of(path, None), steps, None)
     return acting(path), steps
 
 
@@ -344,7 +346,7 @@ def test_what_is_no_policy_is_refused_with_the_call_that_loads_one(given):
     ("a.bin", None, "no format '.bin'"), ("a.onnx", "tflite", "no format 'tflite'"),
     ("a.onnx", None, "needs packages that are not installed: nobody_has_this")])
 def test_a_format_that_cannot_be_is_refused_before_any_work(monkeypatch, path, to, why):
-    monkeypatch.setattr(exporter, "ONNX_PACKAGES", ("json", "nobody_has_this"))
+    monkeypatch.setattr(installation, "ONNX_PACKAGES", ("json", "nobody_has_this"))
     with pytest.raises(ConfigError, match=why):
         export(None, path, to)
 
