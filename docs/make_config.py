@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from fastppo.cli.command_line import Train  # noqa: E402
 from fastppo.errors import format_value  # noqa: E402
 from fastppo.settings.presets import FAMILIES, PRESETS  # noqa: E402
-from fastppo.trainer.setting_types import Setting, settings  # noqa: E402
+from fastppo.trainer.setting_texts import Setting, settings  # noqa: E402
 
 PAGE = Path(__file__).with_name("config.md")
 INTRO = """\

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fastppo.policy import Policy
     from fastppo.ppo import PPO
     from fastppo.runs.export import export
-    from fastppo.runs.loaded_policy import load
+    from fastppo.runs.policy_file import load
     from fastppo.vector.make_vec import make_vec
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.episodes import ReturnScaling, fill_rewards
-from fastppo.stepping.snapshots import EnvSnapshots
+from fastppo.stepping.replay import EnvSnapshots
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 

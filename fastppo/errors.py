@@ -38,6 +38,8 @@ from contextlib import contextmanager
 from typing import Any, Iterator, NamedTuple
 
 PYTHON_NAMES = {"env_name": "env"}  # parameters of PPO, make_vec and evaluate
+MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
+PATH_ERRORS = errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP
 
 
 class Set:
@@ -140,10 +142,6 @@ def _python_value(value: Any) -> str:
     if type(value) is int:
         return f"{value:_}"
     return f'"{value}"' if isinstance(value, str) else getattr(value, "__qualname__", repr(value))
-
-
-MESSAGE_MAX, TRACE_MAX = 2_000, 12_000  # characters of an exception's own text and of its traceback
-PATH_ERRORS = errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP
 
 
 class Error(Exception):

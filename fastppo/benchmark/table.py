@@ -12,6 +12,9 @@ from fastppo.benchmark.peers import PEERS
 
 TITLES = {"environments": "environments alone", "acting": "acting alone", "update": "update alone",
           "loop": "whole loop"}
+WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
+       "waiting": "waiting for the last worker", "reports": "metrics"}
+WIDTH = 120  # longest line of another system's error
 
 
 def costs(session: dict[str, Any], resets: float, epochs: float) -> dict[str, float]:
@@ -124,12 +127,6 @@ def session_report(session: dict[str, Any]) -> dict[str, Any]:
                   "resets": loop["resets"]},
         "figures": figures(session), "peers": peers(session), "best": loop,
         "seconds": parts_of_step(session, loop["processes"]), "measured": session["measured"]}
-
-
-WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
-       "waiting": "waiting for the last worker", "reports": "metrics"}
-
-WIDTH = 120  # longest line of another system's error
 
 
 def text(found: dict[str, Any]) -> str:

@@ -23,8 +23,14 @@ from fastppo.errors import ConfigError, Omit, format_value, program
 from fastppo.settings.known_names import name_fix, unknown_names
 from fastppo.settings.presets import preset_name
 from fastppo.settings.values import SWITCHES
-from fastppo.trainer.preset_files import config_over_preset, preset_settings
-from fastppo.trainer.setting_types import ALIASES, SECTIONS, Setting, settings
+from fastppo.trainer.setting_texts import (
+    ALIASES,
+    SECTIONS,
+    Setting,
+    config_over_preset,
+    preset_settings,
+    settings,
+)
 
 VERBS = {
     "train": "trains; the verb where none is named",

@@ -91,7 +91,7 @@ def policy_file(place: Path, options: PolicyOptions) -> Path:
 def loaded(path: Path, options: PolicyOptions) -> tuple[Any, Any, int, str]:
     """(policy in a file, the factories of its environments, seed, lines that name all three)."""
     with status_while(f"loading {path}"):
-        from fastppo.runs.loaded_policy import factories_for, load
+        from fastppo.runs.policy_file import factories_for, load
         policy = load(path, model=options.model)
         factories = factories_for(policy, options.env_name, options.env_kwargs,
                                   options.max_episode_steps)

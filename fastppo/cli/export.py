@@ -49,9 +49,8 @@ def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         raise ConfigError(f"{path} is the policy itself", Omit("output"))
     to = format_of(path, options.to)
     with status_while(f"exporting {model}"):
-        from fastppo.runs.export import write_graph
-        from fastppo.runs.export_graph import inputs_of, outputs_of
-        from fastppo.runs.loaded_policy import load
+        from fastppo.runs.export import inputs_of, outputs_of, write_graph
+        from fastppo.runs.policy_file import load
         policy = load(model, model=options.model)
         steps, what = steps_to_check(policy, options.env_name)
         write_graph(policy, path, to, steps, options.env_name or policy.config.env_name)
@@ -65,8 +64,8 @@ def steps_to_check(policy, env_name: str | None):
 
     `env_name` is the environment that the user names, if any.
     """
-    from fastppo.runs.export_graph import play_episodes, sample_episodes
-    from fastppo.runs.loaded_policy import factories_for
+    from fastppo.runs.export import play_episodes, sample_episodes
+    from fastppo.runs.policy_file import factories_for
     # Without one of the user's: the file's may be not installed here, another version, or code.
     with contextlib.suppress(*() if env_name else (Error,)):
         factory = factories_for(policy, env_name)[0]

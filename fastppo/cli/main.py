@@ -19,6 +19,54 @@ from fastppo.machine import child_process, limits
 from fastppo.machine.stderr import note, printed_warnings, show_status
 from fastppo.settings.values import closest
 
+NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
+                   "matplotlib", "PIL")
+DEBUG = "--debug"
+OTHERS_SECONDS = 3.0
+Verb = Callable[[Sequence[str], Interrupts], None]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the command `argv` (default: of the process); SystemExit unless all went well."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
+    # Before torch is imported: its threads must not spin where other programs need the cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    child_process.FOLDERS[:] = [os.getcwd()]
+    child_process.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
+    words = sys.argv[1:] if argv is None else argv
+    debug = DEBUG in words  # an error is then printed with its traceback
+    if sys.stderr is not None and not faulthandler.is_enabled():
+        faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
+    with Interrupts(ends_process=argv is None) as interrupts, guarded_stdout(), \
+            printed_warnings(not limits.rank_of_process()):
+        try:
+            verb, rest = choose_verb([word for word in words if word != DEBUG])
+            with path_errors():
+                verb(rest, interrupts)
+        except Stop:
+            raise SystemExit(128 + interrupts.signum) from None
+        except Error as error:
+            if debug:
+                show_status("")
+                traceback.print_exc()
+            code = 2 if isinstance(error, USAGE_ERRORS) else 1
+            several = limits.rank_count() > 1
+            if not (several and reported_elsewhere(error, interrupts)):
+                place = f"rank {limits.rank_of_process()}: " * (several and code == 1)
+                note(f"{place}{error.shell}", "error")
+            raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
+        except ModuleNotFoundError as error:
+            if error.name not in NEEDED_PACKAGES:
+                raise
+            print(f"error: {error.name} is not installed for {sys.executable}\n"
+                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
+            raise SystemExit(2) from None
+        except BrokenPipeError:  # fastppo --help | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise SystemExit(141) from None
+
 
 class GuardedOutput:
     """A text stream that reports once, on stderr, that writing fails, and drops what follows.
@@ -69,55 +117,6 @@ def guarded_stdout() -> Iterator[None]:
         raise SystemExit(end.code or int(output.failed)) from None
     if output.failed:
         raise SystemExit(1)
-
-
-NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
-                   "matplotlib", "PIL")
-DEBUG = "--debug"
-OTHERS_SECONDS = 3.0
-Verb = Callable[[Sequence[str], Interrupts], None]
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command `argv` (default: of the process); SystemExit unless all went well."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
-    # Before torch is imported: its threads must not spin where other programs need the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    child_process.FOLDERS[:] = [os.getcwd()]
-    child_process.leave_folder(os.getcwd(), str(Path(__file__).parents[2]), sys.path)
-    words = sys.argv[1:] if argv is None else argv
-    debug = DEBUG in words  # an error is then printed with its traceback
-    if sys.stderr is not None and not faulthandler.is_enabled():
-        faulthandler.enable(2)  # stderr: a crash of an environment in this process shows its stack
-    with Interrupts(ends_process=argv is None) as interrupts, guarded_stdout(), \
-            printed_warnings(not limits.rank_of_process()):
-        try:
-            verb, rest = choose_verb([word for word in words if word != DEBUG])
-            with path_errors():
-                verb(rest, interrupts)
-        except Stop:
-            raise SystemExit(128 + interrupts.signum) from None
-        except Error as error:
-            if debug:
-                show_status("")
-                traceback.print_exc()
-            code = 2 if isinstance(error, USAGE_ERRORS) else 1
-            several = limits.rank_count() > 1
-            if not (several and reported_elsewhere(error, interrupts)):
-                place = f"rank {limits.rank_of_process()}: " * (several and code == 1)
-                note(f"{place}{error.shell}", "error")
-            raise SystemExit(128 + interrupts.signum if interrupts.signum else code) from None
-        except ModuleNotFoundError as error:
-            if error.name not in NEEDED_PACKAGES:
-                raise
-            print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
-            raise SystemExit(2) from None
-        except BrokenPipeError:  # fastppo --help | head
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            raise SystemExit(141) from None
 
 
 def reported_elsewhere(error: Error, interrupts: Interrupts) -> bool:

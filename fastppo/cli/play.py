@@ -76,7 +76,7 @@ def output_file(place: Path, options: Play) -> Path:
 
 def show_window(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes in the environment's own window; raises EnvError if there can be none."""
-    from fastppo.evaluation.factories import WINDOW
+    from fastppo.evaluation.evaluate import WINDOW
     from fastppo.video.frames import watched_env, watched_moments
     with watched_env(policy, factory, seed, WINDOW) as envs:
         for moment in watched_moments(envs, options.episodes, not options.stochastic):

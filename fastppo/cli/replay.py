@@ -101,7 +101,7 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
     from fastppo.envs.families import check_registered
     from fastppo.envs.make import make_factory, wrapping
     from fastppo.runs.crash_bundle import ReplayEnvs
-    from fastppo.runs.loaded_policy import stored_arguments
+    from fastppo.runs.policy_file import stored_arguments
     from fastppo.spaces.actions import ActionMapping
     stored = bundle.settings
     if options.env_name is None:

@@ -25,6 +25,7 @@ from fastppo.settings import known_names
 from fastppo.settings.known_names import COMMAND_FILE, SYSTEM_FILE
 
 log = logging.getLogger("fastppo")
+LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
 def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None:
@@ -50,9 +51,6 @@ def public_words(argv: Sequence[str], env_kwargs: dict[str, Any] | None) -> list
     words = [word for name, word in flag_of_each_word(argv) if name != "env_kwargs"]
     public = f"--env_kwargs={format_value(without_secrets(env_kwargs))}"
     return words + [public] * (len(words) < len(argv))
-
-
-LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
 class ChosenRun(NamedTuple):

@@ -27,7 +27,7 @@ from fastppo.runs.folder import checkpoints_in
 from fastppo.settings.known_names import ASIDE, MEAN_RETURN, MODEL_FILE, SUMMARY_FILE
 from fastppo.settings.values import return_text
 from fastppo.terminal.banner import banner, folded
-from fastppo.trainer.preset_files import naming_preset, settings_text, sources_of
+from fastppo.trainer.setting_texts import naming_preset, settings_text, sources_of
 
 PROCESS_START = time.monotonic()
 
@@ -261,10 +261,9 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     """
     from fastppo.errors import Error
     from fastppo.reports.curves import save_curve
-    from fastppo.runs.loaded_policy import has_text
+    from fastppo.runs.policy_file import has_text
     from fastppo.trainer.given_settings import given_again
-    from fastppo.video.recorder import record_episode
-    from fastppo.video.video import best_format
+    from fastppo.video.video import best_format, record_episode
     try:
         if ppo.episodes.count:
             announce(ppo, f"curve     {save_curve(folder)}")

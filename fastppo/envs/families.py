@@ -12,6 +12,8 @@ from gymnasium.envs.registration import EnvSpec
 from fastppo.errors import ConfigError, Fix, Install, Set
 from fastppo.settings.presets import full_game_id
 
+JAX = "jax", 'pip install "gymnasium[jax]"'
+
 
 class Family(NamedTuple):
     """Environments that come together."""
@@ -24,7 +26,6 @@ class Family(NamedTuple):
     ids: tuple[str, ...] = ()  # patterns of the ids that the import of the package registers
 
 
-JAX = "jax", 'pip install "gymnasium[jax]"'
 FAMILIES_KNOWN = (
     Family("classic control", "vectors", "gymnasium.envs.classic_control"),
     Family("Box2D", "vectors; CarRacing: images", "gymnasium.envs.box2d", "Box2D",

@@ -33,6 +33,10 @@ from fastppo.settings.presets import full_game_id
 from fastppo.settings.values import image_size
 
 log = logging.getLogger("fastppo")
+Factory = Callable[[], gym.Env]
+WRAPPING = having("wrapper")  # the settings of the wrappers around an environment
+# Entry points of ids, and of the classes that give the same answers in less time.
+FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
 
 @contextmanager
@@ -59,12 +63,6 @@ def mujoco_warnings_once(used: bool) -> Iterator[None]:
 @functools.cache
 def _log_once(text: str) -> None:
     log.warning("MuJoCo: %s", text)
-
-
-Factory = Callable[[], gym.Env]
-WRAPPING = having("wrapper")  # the settings of the wrappers around an environment
-# Entry points of ids, and of the classes that give the same answers in less time.
-FASTER = {"gymnasium.envs.box2d.car_racing:CarRacing": "fastppo.envs.car_racing:CarRacing"}
 
 
 @dataclasses.dataclass

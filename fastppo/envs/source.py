@@ -20,6 +20,8 @@ from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASK, mask_leaf, masked_space
 from fastppo.spaces.observations import ObservationLayout
 
+MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
+
 
 class EnvSource:
     """The factories and spaces of the environments of a run, and its Config.
@@ -140,9 +142,6 @@ def check_agreement(env: Any, given: dict[str, Any]) -> None:
         if given.get(name) not in (None, "auto", value):
             raise ConfigError(f"{name} is {given[name]!r}, but the {kind} makes it {value!r}", (
                 *[f"give {given[name]} environments"] * (name == "num_envs"), Omit(name)))
-
-
-MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
 
 
 def step_seconds(env: gym.Env) -> float:

@@ -11,8 +11,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import CheckpointError, ConfigError, EnvError
-from fastppo.evaluation.evaluate import Evaluation, evaluate
-from fastppo.evaluation.factories import evaluation_factories
+from fastppo.evaluation.evaluate import Evaluation, evaluate, evaluation_factories
 from fastppo.machine.stderr import episode_status, note
 from fastppo.settings.known_names import BEST_FILE, EVAL_RETURN, EVALUATION, unknown_names
 

@@ -33,6 +33,7 @@ WARM_UP = 3  # steps before the capture, in which libraries choose their kernels
 # Why the first capture of this process failed. Torch's allocator then refuses every other one, and
 # torch 2.11 random numbers on the GPU; so what waits for the GPU is refused before a capture.
 failures: list[str] = []
+log = logging.getLogger("fastppo")
 
 
 def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
@@ -73,9 +74,6 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
         torch.cuda.set_stream(own)  # where a capture fails it is another one
         own.wait_stream(side)
     return graph.replay
-
-
-log = logging.getLogger("fastppo")
 
 
 class StaticEpoch:

@@ -30,6 +30,18 @@ PASS_ON = "FASTPPO_WORKER_ENV"  # names of variables that workers get although t
 FOLDERS: list[str] = []
 THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                  "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
+# It runs in a fresh interpreter. Its stdin becomes the lifeline.
+CHILD = """\
+import json, os, sys
+sys.path[:], sys.argv[:] = json.loads(sys.argv[1])
+lifeline = os.dup(0)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+from fastppo.workers.bootstrap import die_with_parent
+die_with_parent(lifeline)
+from fastppo.cli.main import main
+main()
+"""
+END_SECONDS = 10.0  # that a command which is stopped has for its end
 
 
 def secrecy(name: str) -> int:
@@ -92,20 +104,6 @@ def public_config(config: Config) -> dict[str, Any]:
     """A Config as plain JSON values; what may be a password in env_kwargs becomes ***."""
     plain = json.loads(json.dumps(vars(config), default=repr))
     return plain | {"env_kwargs": without_secrets(plain["env_kwargs"])}
-
-
-# It runs in a fresh interpreter. Its stdin becomes the lifeline.
-CHILD = """\
-import json, os, sys
-sys.path[:], sys.argv[:] = json.loads(sys.argv[1])
-lifeline = os.dup(0)
-os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-from fastppo.workers.bootstrap import die_with_parent
-die_with_parent(lifeline)
-from fastppo.cli.main import main
-main()
-"""
-END_SECONDS = 10.0  # that a command which is stopped has for its end
 
 
 def start_command(argv: Sequence[str], output: Path) -> subprocess.Popen[bytes]:

@@ -16,6 +16,8 @@ from fastppo.errors import ConfigError, Install, Set
 
 PACKAGE_FOLDER = Path(fastppo.__file__).parent
 BUILD = "install a C compiler and Python's headers, then: pip install -e ."
+FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
+ONNX_PACKAGES = "onnx", "onnxscript", "onnxruntime"
 
 
 def tilde(path: Path | str) -> str:
@@ -80,12 +82,6 @@ def _metadata_of(name: str, question: Callable[[str], Any]) -> Any:
         return question(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-FORMATS = {"onnx": ".onnx", "torchscript": ".pt"}  # and their usual endings
-
-
-ONNX_PACKAGES = "onnx", "onnxscript", "onnxruntime"
 
 
 def format_of(path: Path, to: str | None) -> str:

@@ -14,6 +14,11 @@ import numpy as np
 from fastppo.errors import KernelError, Set
 from fastppo.reference import Purpose as Purpose  # also kernels.Purpose
 
+MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/network/heads.h); layers of a network
+MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/network/layers.h)
+CONVOLUTION, FLATTEN, IMAGE = 1, 2, 3  # kinds of a plan's rows (csrc/network/layers.h)
+_REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
+
 
 class ArraySpec(NamedTuple):
     """The dtype, shape and layout of one array of a kernel."""
@@ -86,14 +91,7 @@ except ModuleNotFoundError:  # a broken extension is an ImportError, and must be
 
 # Most shards of a minibatch, and statistics of each (csrc/update/update.h).
 MAX_SHARDS, SUMS = getattr(_twin, "MAX_SHARDS", 0), getattr(_twin, "SUMS", 0)
-MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/network/heads.h); layers of a network
-MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/network/layers.h)
-CONVOLUTION, FLATTEN, IMAGE = 1, 2, 3  # kinds of a plan's rows (csrc/network/layers.h)
-
 ARRAYS: dict[str, dict[str, ArraySpec]] = {}  # the arrays of every kernel
-
-_REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
-
 
 def _kernel(*lines: str, check_first: bool = not COMPILED) -> Callable:
     """Makes a kernel of a signature; `lines` describe its arrays (see array_specs).

@@ -15,6 +15,7 @@ from fastppo.settings.values import return_text
 
 WAIT_SECONDS, AGAIN_SECONDS = 2.0, 0.2  # before the first line; between two lines
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
+MUST_END = "; --max_episode_steps=1_000 would end them"
 
 
 def show_status(text: str) -> None:
@@ -86,9 +87,6 @@ class StatusLine:
         if self.shown:
             show_status("")
         self.shown = False
-
-
-MUST_END = "; --max_episode_steps=1_000 would end them"
 
 
 def note(text: str, kind: str = "note") -> None:

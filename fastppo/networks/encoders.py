@@ -29,6 +29,9 @@ ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU,
 ACTIVATION_CODES = {nn.Tanh: 1, nn.ReLU: 2, nn.ELU: 3}  # of kernels.forward; 0 is none
 COMPILED_ACTIVATIONS = [name for name, kind in ACTIVATIONS.items() if kind in ACTIVATION_CODES]
 HIDDEN_GAIN = math.sqrt(2)  # of layers before a nonlinearity [37 details, number 2]
+BRANCH_GAIN = math.sqrt(2 / 6)  # with it six residual branches together double the variance
+OUTPUT = -1  # in place of a buffer
+DENSE = 0, 0, 0, 0, 0  # kind and geometry in the row of a dense layer
 
 
 def init_orthogonal(layer: nn.Module, gain: float, generator: torch.Generator | None) -> nn.Module:
@@ -96,9 +99,6 @@ class ActorCritic(nn.Module):
         if self.final_tanh is not None:
             params = torch.where(self.final_tanh, params.tanh(), params)
         return torch.cat([params, hidden], -1) if self.features else params, val
-
-
-BRANCH_GAIN = math.sqrt(2 / 6)  # with it six residual branches together double the variance
 
 
 class ConvNetwork(NamedTuple):
@@ -275,10 +275,6 @@ def _bf16_forward(forward: Callable, *inputs: Any) -> Any:
     # Cached weights would be those of before a step, where the host script uses autocast itself.
     with torch.autocast(on, torch.bfloat16, cache_enabled=False):
         return tree_map(lambda x: x.float(), forward(*inputs))
-
-
-OUTPUT = -1  # in place of a buffer
-DENSE = 0, 0, 0, 0, 0  # kind and geometry in the row of a dense layer
 
 
 def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf | None = None

@@ -19,6 +19,8 @@ from fastppo.machine import kernels
 from fastppo.networks.encoders import ActorCritic
 from fastppo.spaces.leaves import tree_map
 
+CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
+
 
 def can_unroll(cell: nn.Module, features: Tensor) -> bool:
     """Returns True if the kernel can run `cell` on these features; for an LSTM oneDNN is faster."""
@@ -65,9 +67,6 @@ class _Unroll(torch.autograd.Function):
 
 def _array(x: Tensor) -> np.ndarray:
     return x.detach().contiguous().numpy()
-
-
-CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class Sequences(NamedTuple):

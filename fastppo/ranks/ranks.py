@@ -24,6 +24,9 @@ from fastppo.stepping.replay import ResumedEpisodes
 
 LONGEST_WAIT = timedelta(hours=24)  # while rank 0 evaluates, the others wait
 stores: list[Any] = []  # those through which this process has met the others; the last counts
+# Arrays [t e ...] that every rank has completely after a rollout.
+EXCHANGED = ("act", "logp", "val", "raw", "nxt", "term", "trunc", "valid", "same_game", "total",
+             "length")
 
 
 class Ranks(limits.OneProcess):
@@ -126,11 +129,6 @@ def as_rank_error() -> Iterator[None]:
         reason = "" if re.search("closed by peer|reset by peer", text, re.I) else f": {text}"
         raise RankError(f"another process of this run has ended{reason}",
                         "its own error says why") from error
-
-
-# Arrays [t e ...] that every rank has completely after a rollout.
-EXCHANGED = ("act", "logp", "val", "raw", "nxt", "term", "trunc", "valid", "same_game", "total",
-             "length")
 
 
 class RankEnvs:

@@ -14,6 +14,8 @@ RESAMPLES = 10_000
 SEED = 0  # of the bootstrap: the same runs have the same intervals
 FEW_RUNS, FEWEST_RUNS = 5, 2  # below the first a warning, below the second an error
 EVALUATION_SCORE = "mean return of the evaluation after training (summary.json)"
+TEXT_WIDTH = 80
+HEADINGS = "runs", "IQM", "95 % interval", "mean", "median"
 
 
 class Estimate(NamedTuple):
@@ -174,10 +176,6 @@ def bootstrapped(groups: Sequence[np.ndarray], statistic: Callable) -> Estimate:
                       vectorized=True, method="percentile", rng=np.random.default_rng(SEED))
     low, high = found.confidence_interval
     return Estimate(float(statistic(*groups)), float(low), float(high))
-
-
-TEXT_WIDTH = 80
-HEADINGS = "runs", "IQM", "95 % interval", "mean", "median"
 
 
 def comparison_text(found: Comparison, names: tuple[str, str]) -> str:

@@ -35,6 +35,10 @@ STYLE = {
 AXIS_NAMES = {MEAN_RETURN: "return, mean of the last 100 episodes",
               EVAL_RETURN: "return, mean of an evaluation",
               KL: "KL divergence of an update", EXPLAINED_VARIANCE: "explained variance"}
+CURVE_FILE = "curve.png"
+MOST_SINGLE_RUNS = 5  # of a group that are drawn beside their mean
+FEWEST_FOR_INTERVAL = 3  # of two runs it is 13 times as wide as they are apart
+LONGEST_LABEL = 50  # letters; more do not fit above the curve of a run
 
 
 def empty_figure(width: float, height: float) -> Figure:
@@ -87,12 +91,6 @@ def metric_axis(axes: Axes, metric: str) -> None:
 def number_text(value: float) -> str:
     """A number as the pictures write it, with commas: −1,200."""
     return f"{value:,.10g}".replace("-", "\N{MINUS SIGN}")
-
-
-CURVE_FILE = "curve.png"
-MOST_SINGLE_RUNS = 5  # of a group that are drawn beside their mean
-FEWEST_FOR_INTERVAL = 3  # of two runs it is 13 times as wide as they are apart
-LONGEST_LABEL = 50  # letters; more do not fit above the curve of a run
 
 
 def save_curve(folder: Path) -> Path:

@@ -22,6 +22,12 @@ from fastppo.settings.known_names import CONFIG_FILE, GLOBAL_STEP, METRICS_FILE,
 
 LARGEST_TABLE = 1 << 30
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
+# In labels, where they differ: settings that change what is learnt.
+LABELLED = [name for name in Config.__match_args__
+            if name not in having("resumable") | having("not_learnt")]
+# 97.5 % quantiles of Student's t with 1, 2, ..., 6 degrees of freedom.
+T_QUANTILES = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447
+Curve = tuple[np.ndarray, np.ndarray]  # (environment steps, values), f64 [points] each
 
 
 class RunTable(NamedTuple):
@@ -167,16 +173,6 @@ def read_object(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {file}: {error}", "delete it, or leave its run out"
                           ) from error
-
-
-# In labels, where they differ: settings that change what is learnt.
-LABELLED = [name for name in Config.__match_args__
-            if name not in having("resumable") | having("not_learnt")]
-
-# 97.5 % quantiles of Student's t with 1, 2, ..., 6 degrees of freedom.
-T_QUANTILES = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447
-
-Curve = tuple[np.ndarray, np.ndarray]  # (environment steps, values), f64 [points] each
 
 
 class RunGroup(NamedTuple):

@@ -1,7 +1,7 @@
 """The whole state of a run between two iterations as one file, from which it continues exactly.
 
     weights, moments, optimizer, adaptive rates     the learner's
-    progress, scaling of rewards, running episodes  the environments' (stepping/snapshots.py)
+    progress, scaling of rewards, running episodes  the environments' (stepping/replay.py)
     last episodes, seconds, best evaluation         the outputs'
 
 An environment itself is not saved: the actions of its running episode are, and are replayed.
@@ -28,13 +28,15 @@ from fastppo.runs.policy_file import save_policy
 from fastppo.runs.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.settings.known_names import MODEL_FILE
 from fastppo.spaces.leaves import tree_map
-from fastppo.stepping.snapshots import snapshot_tree
+from fastppo.stepping.replay import snapshot_tree
 from fastppo.trainer.given_settings import plain, resumed_settings, settings_to_continue
 from fastppo.update.coefficients import coefficients_at
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
 
 log = logging.getLogger("fastppo")
+COPY_SECONDS = 1.0  # between two copies of the weights of a GPU, which take a millisecond
+KEPT = 2  # the newest, and the one before in case that is damaged
 
 
 class Checkpoint(NamedTuple):
@@ -181,10 +183,6 @@ def _restore_state(ppo, state: dict[str, Any]) -> None:
     boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
     collector.progress = Progress(*map(int, boundary["progress"]))
     collector.snapshots.load(boundary, collector.progress)
-
-
-COPY_SECONDS = 1.0  # between two copies of the weights of a GPU, which take a millisecond
-KEPT = 2  # the newest, and the one before in case that is damaged
 
 
 class Checkpointer:

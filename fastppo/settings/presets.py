@@ -22,14 +22,6 @@ GAMES = frozenset("""
     TicTacToe3D TimePilot Trondead Turmoil Tutankham UpNDown Venture VideoCheckers
     VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 """.split())
-
-
-def full_game_id(env_name: str) -> str:
-    """`ALE/Pong-v5` for `Pong-v5`; every other name as it is."""
-    name, _, version = env_name.partition("-")
-    return f"ALE/{env_name}" if name in GAMES and version == "v5" else env_name
-
-
 PRESETS: dict[str, dict[str, Any]] = {
     "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
                         gamma=0.99, gae_lambda=0.95, entropy_coef=0.01, reward_scale=0.1,
@@ -74,7 +66,6 @@ PRESETS: dict[str, dict[str, Any]] = {
                   clip_range=0.2, entropy_coef=0.01, clip_rewards=True, norm_obs=False,
                   total_steps=10_000_000, eval_episodes=10),
 }
-
 FAMILIES: dict[str, str] = {
     "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlandercontinuous",
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum",
@@ -83,6 +74,12 @@ FAMILIES: dict[str, str] = {
     "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
     "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari",
 }
+
+
+def full_game_id(env_name: str) -> str:
+    """`ALE/Pong-v5` for `Pong-v5`; every other name as it is."""
+    name, _, version = env_name.partition("-")
+    return f"ALE/{env_name}" if name in GAMES and version == "v5" else env_name
 
 
 def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:

@@ -16,6 +16,9 @@ LOGGERS = {"tensorboard": "TensorBoardSink", "trackio": "TrackioSink", "wandb": 
 POWERS = {"k": 3, "m": 6, "g": 9}
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True,
             "false": False, "no": False, "off": False, "0": False}
+Schedule = Callable[[float], float]
+Scheduled = float | str | Schedule
+EXAMPLES = "a schedule: linear:START (to 0) or cosine:START:END"
 
 
 def plain_value(value: Any, kind: Any = None) -> Any:
@@ -94,10 +97,6 @@ def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None
     return next(iter(difflib.get_close_matches(first, choices, 1, least)), None)
 
 
-Schedule = Callable[[float], float]
-Scheduled = float | str | Schedule
-
-EXAMPLES = "a schedule: linear:START (to 0) or cosine:START:END"
 # The weight of a schedule's first value, as a function of the remaining progress (1 to 0).
 SHAPES: dict[str, Schedule] = {
     "constant": lambda remaining: 1.0,

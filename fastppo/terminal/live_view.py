@@ -21,6 +21,7 @@ PANEL_WIDTH = 100  # at most
 BLOCKS = "▁▂▃▄▅▆▇█"
 SOLVED = "green"
 Part = str | tuple[str, str]  # text, or (text, style)
+SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 
 def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
@@ -142,9 +143,6 @@ def state_parts(now: Snapshot) -> list[Part]:
 def number(value: float) -> str:
     """A number in at most seven characters: three digits that count."""
     return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
-
-
-SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 
 class LiveView:

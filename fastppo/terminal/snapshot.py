@@ -21,6 +21,11 @@ PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evalua
 REDRAWS = 2  # a second; as many snapshots are taken
 WINDOW_SECONDS = 10.0  # of the current speed
 PARTS = "environment", "policy", "advantages", "update"  # of training
+BOTTLENECK = 0.6  # share of the time
+BUSY = 0.7  # other programs for each core
+SETTLED = 20  # snapshots after which shares of the time are believed
+HIGH_KL, KL_LOOKS = 0.05, 5
+LONG_EPISODE = 200_000  # steps without the end of an episode
 
 
 class Snapshot(NamedTuple):
@@ -200,13 +205,6 @@ def memory_of(ppo) -> int | None:
     except (OSError, ValueError):  # not Linux, or a worker that has just ended
         return None
     return (private + shared) * page
-
-
-BOTTLENECK = 0.6  # share of the time
-BUSY = 0.7  # other programs for each core
-SETTLED = 20  # snapshots after which shares of the time are believed
-HIGH_KL, KL_LOOKS = 0.05, 5
-LONG_EPISODE = 200_000  # steps without the end of an episode
 
 
 class Hints:

@@ -13,8 +13,7 @@ from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.environments import EpisodeRules
 from fastppo.stepping.episodes import ReturnScaling, RolloutViews
-from fastppo.stepping.replay import EpisodeLog
-from fastppo.stepping.snapshots import EnvSnapshots
+from fastppo.stepping.replay import EnvSnapshots, EpisodeLog
 from fastppo.trainer.rollout_arrays import env_groups
 from fastppo.vecenv import Serial
 
@@ -62,7 +61,7 @@ def attached_simulator(collector: Collector, env: VectorEnv) -> bool:
     from fastppo.gpu.simulator import Simulator
     if not isinstance(env, Simulator):
         return False
-    from fastppo.gpu.device_vector import DeviceVector
+    from fastppo.gpu.simulator import DeviceVector
     policy, seed = collector.policy, collector.config.seed
     collector.vec = vec = DeviceVector(env, collector.arena, policy, seed)
     collector.rollout = collector.rollout._replace(

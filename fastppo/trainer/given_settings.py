@@ -63,7 +63,7 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     if preset == "auto":
         config = Config(**PRESETS.get(preset_name(str(name)), {}) | given)
     else:
-        from fastppo.trainer.preset_files import config_over_preset, preset_settings
+        from fastppo.trainer.setting_texts import config_over_preset, preset_settings
         config = config_over_preset(preset_settings(str(name), preset), given)
     if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
         raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"

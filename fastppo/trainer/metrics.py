@@ -24,6 +24,10 @@ from fastppo.settings import known_names
 from fastppo.spaces.leaves import CHOICES, choice_counts, leaves, tree_map
 from fastppo.stepping.episodes import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
+MOST = 20  # metrics of one kind, and histograms
+BINS, MOST_BINS = 40, 512  # of a histogram: for a number, and for choices
+HISTOGRAM_ROWS, STD_ROWS = 4_096, 256  # about so many rows of a rollout are used
+
 
 class PartTimer:
     """Seconds in each named part: `with clock("update"): ...`.
@@ -175,11 +179,6 @@ def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:
     ret, val = ret[valid].double(), val[valid].double()
     variance = ret.var(correction=0).item() if len(ret) else 0.0
     return 1 - (ret - val).var(correction=0).item() / variance if variance > 0 else 0.0
-
-
-MOST = 20  # metrics of one kind, and histograms
-BINS, MOST_BINS = 40, 512  # of a histogram: for a number, and for choices
-HISTOGRAM_ROWS, STD_ROWS = 4_096, 256  # about so many rows of a rollout are used
 
 
 class Histogram(NamedTuple):

@@ -18,6 +18,8 @@ from fastppo.spaces.leaves import leaves, tree_map
 from fastppo.stepping.episodes import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
 
+log = logging.getLogger("fastppo")
+
 
 def make_arena(config: Config, policy: Policy) -> Arena:
     """The shared memory of a run; ConfigError if there is too little.
@@ -76,9 +78,6 @@ def env_groups(envs: int, first: int = 0) -> list[range]:
     """
     middle, end = first + envs // 2, first + envs
     return [half for half in (range(first, middle), range(middle, end)) if half]
-
-
-log = logging.getLogger("fastppo")
 
 
 def check_rollout(ppo, rollout: Rollout) -> None:

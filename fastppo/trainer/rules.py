@@ -26,6 +26,9 @@ Broken = Iterator[tuple[str, Fix]]
 BOUNDED, EXCLUDED, NEEDS = having("bounded"), having("excludes"), having("needs")
 
 log = logging.getLogger("fastppo")
+# Seconds, measured: bench/workers.py, bench/LOG.md.
+START_SECONDS = 0.25  # until the workers have started
+HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
 
 
 def check_settings(config: Config, seen: ObservationLayout) -> None:
@@ -186,13 +189,6 @@ def differing(settings: Sequence[dict[str, str]]) -> Broken:
     return ((f"process 0 has {name}={value}, and process {rank} {name}={other[name]}",
              "start all with the same settings") for rank, other in enumerate(settings)
             for name, value in settings[0].items() if other[name] != value)
-
-
-# Seconds, measured: bench/workers.py, bench/LOG.md.
-START_SECONDS = 0.25  # until the workers have started
-
-
-HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
 
 
 def can_start_workers() -> bool:

@@ -46,114 +46,7 @@ from fastppo.trainer.resolve import resolve
 from fastppo.trainer.rollout_arrays import make_arena
 
 log = logging.getLogger("fastppo")
-
-
-@contextmanager
-def restarted_on_fault(ppo) -> Iterator[None]:
-    """A part of an iteration, which is to run again if the block has ended without a result.
-
-    It then runs in new workers: after a fault, with on_worker_failure=restart, as often as its
-    budget allows. A fault of an environment leaves a bundle in the run's folder, if there is one.
-    """
-    try:
-        yield
-    except EnvError as error:
-        text = error.what
-        for place in error.places:
-            _write(ppo, error, text, place)
-        if not _restarted(ppo, error):
-            raise
-    except torch.OutOfMemoryError as error:
-        parts, envs = ppo.config.num_microbatches, ppo.config.num_envs
-        what = f"{ppo.config.device} has run out of memory: {str(error).splitlines()[0]}"
-        raise Error(what, (Set(num_microbatches=2 * parts), Set(num_envs=max(1, envs // 2)))
-                    ) from error
-
-
-def _restarted(ppo, error: EnvError) -> bool:
-    """True if `error` is of workers, and they have been started again."""
-    restarts = getattr(ppo.collector.vec, "restarts", None)
-    if restarts is None or not isinstance(error, WorkerError):
-        return False
-    from fastppo.workers.team import RESTARTS, SECONDS
-    ppo.collector.restore()
-    before = len(restarts.cuts)
-    if not restarts.restart(error.places):
-        error.what += (f"\nthe workers are not started again, because that has happened {RESTARTS}"
-                       f" times in {SECONDS / 60:g} minutes")
-        return False
-    ppo.episodes.faults = {"faults/restarts": float(restarts.count),
-                           "faults/truncated": float(len(restarts.cuts))}
-    log.warning("%s\nthe workers have been started again (restart %d), and the running episodes are"
-                " replayed%s", error.what, restarts.count, "" if len(restarts.cuts) == before else
-                "; an episode that has failed twice will end before that step")
-    return True
-
-
-def _write(ppo, error: EnvError, text: str, place: FaultPlace) -> None:
-    """Writes the bundle of a fault into the run's folder, and names it in the error."""
-    if ppo.config.run_dir is None:
-        return
-    from fastppo.runs.crash_bundle import bundle_name, replay_command, write_bundle
-    path = Path(ppo.config.run_dir) / bundle_name(place)
-    try:
-        write_bundle(ppo, text, place, path)
-    except Exception as other:  # nothing may hide the fault itself
-        log.warning("%s", getattr(other, "what", repr(other)))
-        return
-    if "\nto see it again: " not in error.what:  # one of several is enough
-        error.what += f"\nto see it again: {replay_command(path, ppo.config)}"
-
-
 STOP_SECONDS = 2.0  # after a signal, which promises an end within five
-
-
-def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Any]:
-    """The sinks of a Config; those that play are first, because the others receive what they add.
-
-    The checkpoints are last: what the others write for an iteration is written before. `step` is
-    that of the checkpoint of a run that is resumed.
-    """
-    if config.logger:
-        from fastppo.machine.installation import check_loggers
-        check_loggers(config.logger)
-        if "tensorboard" in config.logger and config.run_dir is None:
-            raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir'
-                              " is None", Set(run_dir="runs/my_run"))
-    sinks: list[Any] = []
-    folder, last = Path(), []
-    if config.eval_interval is not None or config.eval_env is not None:
-        from fastppo.evaluation.evaluator import Evaluator
-        sinks.append(Evaluator(config, source))
-    if config.video_interval:
-        from fastppo.video.recorder import VideoRecorder
-        sinks.append(VideoRecorder(config, source))
-    if config.run_dir is not None:
-        from fastppo.loggers.csv_files import CsvSink, EpisodeSink
-        from fastppo.runs.checkpoint import Checkpointer
-        from fastppo.runs.folder import make_run_folder
-        folder, lock = make_run_folder(config)
-        sinks += [CsvSink(folder / METRICS_FILE, step, lock.hold),
-                  EpisodeSink(folder / EPISODES_FILE, step, lock.hold)]
-        last = [Checkpointer(folder, config.checkpoint_interval, lock, step)]
-    for name in config.logger or ():
-        sink = getattr(import_module(f"fastppo.loggers.{name}"), LOGGERS[name])
-        sinks.append(sink(config, folder, step))
-    if config.progress == "live" and limits.is_terminal(sys.stdout) and \
-            str(sys.stdout.encoding).lower().startswith("utf"):
-        from fastppo.terminal.live_view import LiveView
-        sinks.append(LiveView())
-    elif config.progress in ("lines", "live"):
-        from fastppo.terminal.progress_lines import ProgressLines
-        sinks.append(ProgressLines())
-    return sinks + last
-
-
-def shorten_waits(sinks: Sequence[Any]) -> None:
-    """Makes sinks that wait for others when they are closed wait for STOP_SECONDS in all."""
-    waiting = [sink for sink in sinks if hasattr(sink, "patience")]
-    for sink in waiting:
-        sink.patience = STOP_SECONDS / len(waiting)
 
 
 def settings_signature() -> inspect.Signature:
@@ -191,7 +84,7 @@ class Run:
             found, settings = checkpoint_to_continue(checkpoint, env, settings)
         with ExitStack() as made:
             if settings.get("preset", "auto") != "auto":
-                from fastppo.trainer.preset_files import naming_preset
+                from fastppo.trainer.setting_texts import naming_preset
                 made.enter_context(naming_preset(
                     str(settings.get("env_name") or env_label(env)), settings))
             self._make(env, settings, found and found.step, made)
@@ -282,3 +175,108 @@ def join_ranks(config: Config) -> limits.OneProcess:
     for what, fix in differing(ranks.gather(trained_by(config))):
         raise ConfigError(what, fix)
     return ranks
+
+
+def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Any]:
+    """The sinks of a Config; those that play are first, because the others receive what they add.
+
+    The checkpoints are last: what the others write for an iteration is written before. `step` is
+    that of the checkpoint of a run that is resumed.
+    """
+    if config.logger:
+        from fastppo.machine.installation import check_loggers
+        check_loggers(config.logger)
+        if "tensorboard" in config.logger and config.run_dir is None:
+            raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir'
+                              " is None", Set(run_dir="runs/my_run"))
+    sinks: list[Any] = []
+    folder, last = Path(), []
+    if config.eval_interval is not None or config.eval_env is not None:
+        from fastppo.evaluation.evaluator import Evaluator
+        sinks.append(Evaluator(config, source))
+    if config.video_interval:
+        from fastppo.video.video import VideoRecorder
+        sinks.append(VideoRecorder(config, source))
+    if config.run_dir is not None:
+        from fastppo.loggers.csv_files import CsvSink, EpisodeSink
+        from fastppo.runs.checkpoint import Checkpointer
+        from fastppo.runs.folder import make_run_folder
+        folder, lock = make_run_folder(config)
+        sinks += [CsvSink(folder / METRICS_FILE, step, lock.hold),
+                  EpisodeSink(folder / EPISODES_FILE, step, lock.hold)]
+        last = [Checkpointer(folder, config.checkpoint_interval, lock, step)]
+    for name in config.logger or ():
+        sink = getattr(import_module(f"fastppo.loggers.{name}"), LOGGERS[name])
+        sinks.append(sink(config, folder, step))
+    if config.progress == "live" and limits.is_terminal(sys.stdout) and \
+            str(sys.stdout.encoding).lower().startswith("utf"):
+        from fastppo.terminal.live_view import LiveView
+        sinks.append(LiveView())
+    elif config.progress in ("lines", "live"):
+        from fastppo.terminal.progress_lines import ProgressLines
+        sinks.append(ProgressLines())
+    return sinks + last
+
+
+def shorten_waits(sinks: Sequence[Any]) -> None:
+    """Makes sinks that wait for others when they are closed wait for STOP_SECONDS in all."""
+    waiting = [sink for sink in sinks if hasattr(sink, "patience")]
+    for sink in waiting:
+        sink.patience = STOP_SECONDS / len(waiting)
+
+
+@contextmanager
+def restarted_on_fault(ppo) -> Iterator[None]:
+    """A part of an iteration, which is to run again if the block has ended without a result.
+
+    It then runs in new workers: after a fault, with on_worker_failure=restart, as often as its
+    budget allows. A fault of an environment leaves a bundle in the run's folder, if there is one.
+    """
+    try:
+        yield
+    except EnvError as error:
+        text = error.what
+        for place in error.places:
+            _write(ppo, error, text, place)
+        if not _restarted(ppo, error):
+            raise
+    except torch.OutOfMemoryError as error:
+        parts, envs = ppo.config.num_microbatches, ppo.config.num_envs
+        what = f"{ppo.config.device} has run out of memory: {str(error).splitlines()[0]}"
+        raise Error(what, (Set(num_microbatches=2 * parts), Set(num_envs=max(1, envs // 2)))
+                    ) from error
+
+
+def _restarted(ppo, error: EnvError) -> bool:
+    """True if `error` is of workers, and they have been started again."""
+    restarts = getattr(ppo.collector.vec, "restarts", None)
+    if restarts is None or not isinstance(error, WorkerError):
+        return False
+    from fastppo.workers.team import RESTARTS, SECONDS
+    ppo.collector.restore()
+    before = len(restarts.cuts)
+    if not restarts.restart(error.places):
+        error.what += (f"\nthe workers are not started again, because that has happened {RESTARTS}"
+                       f" times in {SECONDS / 60:g} minutes")
+        return False
+    ppo.episodes.faults = {"faults/restarts": float(restarts.count),
+                           "faults/truncated": float(len(restarts.cuts))}
+    log.warning("%s\nthe workers have been started again (restart %d), and the running episodes are"
+                " replayed%s", error.what, restarts.count, "" if len(restarts.cuts) == before else
+                "; an episode that has failed twice will end before that step")
+    return True
+
+
+def _write(ppo, error: EnvError, text: str, place: FaultPlace) -> None:
+    """Writes the bundle of a fault into the run's folder, and names it in the error."""
+    if ppo.config.run_dir is None:
+        return
+    from fastppo.runs.crash_bundle import bundle_name, replay_command, write_bundle
+    path = Path(ppo.config.run_dir) / bundle_name(place)
+    try:
+        write_bundle(ppo, text, place, path)
+    except Exception as other:  # nothing may hide the fault itself
+        log.warning("%s", getattr(other, "what", repr(other)))
+        return
+    if "\nto see it again: " not in error.what:  # one of several is enough
+        error.what += f"\nto see it again: {replay_command(path, ppo.config)}"

@@ -33,6 +33,13 @@ from fastppo.update.batches import Batch, PolicyOutput
 from fastppo.update.coefficients import Coefficients
 from fastppo.update.statistics import LOSSES
 
+Weighed = tuple[Tensor, dict[str, Tensor]]
+Loss = Callable[[PolicyOutput, Batch, Coefficients], Weighed]
+MEASURED = {*LOSSES, "epochs", "explained_variance"} - {"policy_loss", "value_loss"}
+TRIAL_SAMPLES = 32  # drawn from a distribution for each of two observations
+MODEL_CLASS = ("a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space) and begins"
+               " with super().__init__()")
+
 
 class DistributionHead(Head):
     """Samples and evaluates the Distribution over actions that the network returns.
@@ -131,11 +138,6 @@ def _sum_components(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], -1).sum(-1)
 
 
-Weighed = tuple[Tensor, dict[str, Tensor]]
-Loss = Callable[[PolicyOutput, Batch, Coefficients], Weighed]
-MEASURED = {*LOSSES, "epochs", "explained_variance"} - {"policy_loss", "value_loss"}
-
-
 def configured_loss(config: Config, policy: nn.Module, loss: Loss) -> Loss:
     """`loss`, unless the Config has a function instead; in PopArt's units if the policy has it."""
     if callable(config.loss) and not isinstance(config.loss, type):
@@ -162,11 +164,6 @@ def describe_output(out: Any) -> str:
     if isinstance(out, Tensor):
         return f"{str(out.dtype).removeprefix('torch.')} {list(out.shape)}"
     return type(out).__name__
-
-
-TRIAL_SAMPLES = 32  # drawn from a distribution for each of two observations
-MODEL_CLASS = ("a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space) and begins"
-               " with super().__init__()")
 
 
 def make_user_network(model: Any, obs_space: Space, act_space: Space) -> nn.Module:

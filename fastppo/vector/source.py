@@ -23,6 +23,7 @@ from fastppo.machine.kernels import Purpose
 from fastppo.spaces.leaves import MASK
 
 SEEDS = 2**31  # EnvPool's seeds are int32, and environment i has the seed + i
+log = logging.getLogger("fastppo")
 
 
 class EnvPoolVector(VectorEnv):
@@ -92,9 +93,6 @@ class EnvPoolVector(VectorEnv):
         except Exception as error:
             raise ConfigError(f"EnvPool cannot make {self.name} with {self.kwargs}:"
                               f" {type(error).__name__}: {error}", Set(vec="workers")) from error
-
-
-log = logging.getLogger("fastppo")
 
 
 class VectorEnvSource(EnvSource):

@@ -25,6 +25,7 @@ from fastppo.workers.team import WorkerTeam
 from fastppo.workers.worker import WorkerSync
 
 StepInfos = dict[int, tuple[dict, dict]]  # environment -> (final info of an episode's end, info)
+IDLE_SPIN_NS = 300_000  # a small policy's time between two steps
 
 
 class VectorSpec(NamedTuple):
@@ -178,9 +179,6 @@ class VectorStepper(Environments):
                 e, index = divmod(int(finite.argmin()), max(1, rows[0].size))
                 raise self.fault(start + e, "an observation", ValueError(
                     f"{leaf}[{index}] is {rows[start + e].flat[index]} in {rows.dtype}"))
-
-
-IDLE_SPIN_NS = 300_000  # a small policy's time between two steps
 
 
 class LocalBackend(VectorStepper):

@@ -13,8 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fastppo.envs.make import EnvFactory
 from fastppo.errors import ConfigError
-from fastppo.evaluation.evaluate import EvaluationEnvs, evaluation_envs
-from fastppo.evaluation.factories import FRAMES, with_render_mode
+from fastppo.evaluation.evaluate import FRAMES, EvaluationEnvs, evaluation_envs, with_render_mode
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -22,6 +21,11 @@ from fastppo.settings.values import check_episodes, return_text
 from fastppo.video.network_view import BACKGROUND, MUTED, TEXT, Panel, fitted, network_view
 
 DISPLAY_DRIVER = "SDL_VIDEODRIVER"
+View = Literal["env", "network", "both"]
+SHORTEST_SIDE, LONGEST_SIDE = 340, 1280  # pixels of a rendered frame's shorter and longer side
+NETWORK_BESIDE = 300, 320  # smallest width and height of the network's view in pixels
+NETWORK_ALONE = 480, 420  # its size without the environment
+STRIP, FONT_SIZE, MARGIN = 22, 13, 8  # pixels of the caption
 
 
 class WatchedMoment(NamedTuple):
@@ -89,13 +93,6 @@ def watched_moments(envs: EvaluationEnvs, episodes: int, deterministic: bool
 def frames_per_second(env: gym.Env) -> float:
     """The rate at which an environment is meant to be seen, by its metadata; 30 without one."""
     return float(env.metadata.get("render_fps") or 30)
-
-
-View = Literal["env", "network", "both"]
-SHORTEST_SIDE, LONGEST_SIDE = 340, 1280  # pixels of a rendered frame's shorter and longer side
-NETWORK_BESIDE = 300, 320  # smallest width and height of the network's view in pixels
-NETWORK_ALONE = 480, 420  # its size without the environment
-STRIP, FONT_SIZE, MARGIN = 22, 13, 8  # pixels of the caption
 
 
 class FramePainter:

@@ -20,6 +20,13 @@ from fastppo.spaces.observations import ObservationEncoding
 
 SHOWN_DEVIATIONS = 3.0  # normalised observations are shown up to this
 TINY = 1e-6  # of others, an input that is always 0
+BACKGROUND, TEXT, MUTED = (24, 26, 31), (214, 218, 226), (140, 147, 160)
+POSITIVE, NEGATIVE, GROUND = (88, 166, 255), (255, 149, 84), (48, 53, 62)
+EDGE, LINE, LETTERS = 12, 17, 12  # pixels: margin, height of a line, size of its letters
+LABEL_WIDTH = 24  # pixels of the number of an input
+WIDEST_BAR = 40  # pixels of the bar of an input
+CODES = 32  # an image without a number as large is one of codes
+RANGE = 3.0  # means and deviations of actions are drawn between -RANGE and RANGE
 
 
 class Choices(NamedTuple):
@@ -127,15 +134,6 @@ def _moments(mean: Tensor, std: Tensor) -> Normals:
 def _finite(x: Tensor) -> np.ndarray:
     """The first row of x; 0 for NaN, with which the next action is an error."""
     return np.nan_to_num(x[0].flatten().cpu().numpy())
-
-
-BACKGROUND, TEXT, MUTED = (24, 26, 31), (214, 218, 226), (140, 147, 160)
-POSITIVE, NEGATIVE, GROUND = (88, 166, 255), (255, 149, 84), (48, 53, 62)
-EDGE, LINE, LETTERS = 12, 17, 12  # pixels: margin, height of a line, size of its letters
-LABEL_WIDTH = 24  # pixels of the number of an input
-WIDEST_BAR = 40  # pixels of the bar of an input
-CODES = 32  # an image without a number as large is one of codes
-RANGE = 3.0  # means and deviations of actions are drawn between -RANGE and RANGE
 
 
 class Row(NamedTuple):

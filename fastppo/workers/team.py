@@ -28,6 +28,8 @@ ACTIVITIES = {protocol.IDLE: "while it had nothing to do",
 ALONE = "run the environment alone to find out why it ends its process"
 COLLECT_SECONDS = 0.05  # failures of several workers within this time are one error
 LOOKS_APART = 1.0  # seconds between two looks, usually 0.05, after which the waiting begins anew
+RESTARTS, SECONDS = 3, 600.0  # so many restarts in so many seconds
+PAUSES = 0.0, 1.0, 5.0  # seconds before the first, second and third of them
 
 
 class WorkerTeam:
@@ -239,10 +241,6 @@ def joined_texts(texts: Sequence[str]) -> str:
     """The first text of failures, and below it the first lines of the others, each once."""
     others = [text.partition("\n")[0] for text in texts if text != texts[0]]
     return "\n".join(dict.fromkeys([texts[0], *others]))
-
-
-RESTARTS, SECONDS = 3, 600.0  # so many restarts in so many seconds
-PAUSES = 0.0, 1.0, 5.0  # seconds before the first, second and third of them
 
 
 class WorkerRestarts:

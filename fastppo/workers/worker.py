@@ -38,6 +38,8 @@ from fastppo.workers.protocol import (
 )
 from fastppo.workers.team import WorkerRestarts, WorkerTeam
 
+PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
+
 
 def worker_loop(job: bytes, mailbox_fd: int, arena_fd: int, parent: int) -> None:
     """Makes the object that the job describes, then runs its methods as commanded, until CLOSE."""
@@ -100,9 +102,6 @@ class WorkerSync:
     def wait(self, group: int, count: int) -> None:
         """Waits until the main process has released group step `count`."""
         self.wait_until(self.cells.turns[group], count & 0xFFFFFFFF, self.spin)
-
-
-PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
 
 class HelperPlan(NamedTuple):

@@ -15,7 +15,7 @@ import gymnasium as gym
 import pytest
 import torch
 
-from fastppo.benchmark import limit, measure_one, peers, session, table
+from fastppo.benchmark import measure_one, peers, session, table
 from fastppo.cli import command_line, main
 from fastppo.cli.bench import Bench
 from fastppo.errors import ConfigError, EnvError, Omit, Set
@@ -54,12 +54,12 @@ def made(rates, count=2, **loop):
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers(trainer, env):
     ppo = trainer(env, num_steps=40, max_episode_steps=15)
-    recorder = limit.Recorder(ppo)
+    recorder = measure_one.Recorder(ppo)
     for _ in range(2):
         recorder.take(ppo.collect())
         ppo.update(ppo.rollout)
     for e in range(4):
-        bare = limit.without_wrappers(gym.make(env, max_episode_steps=15))
+        bare = measure_one.without_wrappers(gym.make(env, max_episode_steps=15))
         assert type(bare) is type(bare.unwrapped)
         episodes = recorder.episodes(e)
         assert sum(len(one.actions) for one in episodes) == 80 and len(episodes) > 4
@@ -74,7 +74,7 @@ def test_an_environments_own_wrappers_stay_in_the_limit():
         def reward(self, reward):
             return 2 * reward
 
-    env = limit.without_wrappers(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
+    env = measure_one.without_wrappers(gym.wrappers.TimeLimit(Twice(gym.make("CartPole-v1")), 5))
     assert type(env) is Twice
 
 

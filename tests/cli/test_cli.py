@@ -39,7 +39,7 @@ from fastppo.settings.presets import PRESETS
 from fastppo.settings.values import return_text
 from fastppo.terminal import banner
 from fastppo.trainer import given_settings
-from fastppo.trainer.setting_types import settings
+from fastppo.trainer.setting_texts import settings
 from fastppo.workers import team
 
 MAIN = Path(__file__).parents[2] / "main.py"

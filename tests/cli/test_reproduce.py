@@ -10,7 +10,7 @@ import torch
 from run_folders import write_run
 
 from fastppo.cli import reproduce
-from fastppo.reports.same_bits import likely_causes, metrics_text, model_text
+from fastppo.cli.reproduce import likely_causes, metrics_text, model_text
 
 CARTPOLE = ["--env_name=CartPole-v1", "--preset=none", "--num_workers=0", "--num_envs=4",
             "--num_steps=8", "--epochs=1", "--num_minibatches=1", "--hidden_sizes=8",

@@ -17,7 +17,7 @@ from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.settings.presets import FAMILIES, PRESETS, preset_of
 from fastppo.terminal.banner import preset_line
 from fastppo.trainer.given_settings import config_for
-from fastppo.trainer.setting_types import ALIASES, BARE_VALUES, SECTIONS, settings
+from fastppo.trainer.setting_texts import ALIASES, BARE_VALUES, SECTIONS, settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAMES = [field.name for field in dataclasses.fields(Config)]

@@ -35,7 +35,7 @@ from fastppo.machine.arena import Arena
 from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.rollout_arrays import rollout_spec
-from fastppo.trainer.setting_types import ALIASES, settings
+from fastppo.trainer.setting_texts import ALIASES, settings
 from fastppo.workers.protocol import ControlCells, protocol_spec
 from fastppo.workers.worker import shards_spec
 

@@ -4,7 +4,7 @@ from typing import Any, assert_type
 
 import fastppo
 from fastppo import PPO, Config, Error, Evaluation, Policy, Rollout, export, load, make_vec
-from fastppo.runs.loaded_policy import LoadedPolicy
+from fastppo.runs.policy_file import LoadedPolicy
 
 
 def use() -> None:

@@ -23,8 +23,7 @@ from fastppo.errors import ConfigError, EnvError, ExportError, InputError
 from fastppo.machine import installation
 from fastppo.machine.installation import format_of
 from fastppo.runs import export as exporter
-from fastppo.runs import export_graph
-from fastppo.runs.export_graph import env_action_function
+from fastppo.runs.export import env_action_function
 from fastppo.runs.policy_file import POLICY_FORMAT
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.spaces.actions import ActionMapping
@@ -62,8 +61,8 @@ def acting(path):
 
 def written(policy, path, env=None, count=15):
     """What a file acts like, checked on `count` samples or steps of `env` only; and those."""
-    steps = export_graph.play_episodes(policy, env, count) if env else \
-        export_graph.sample_episodes(policy, count)
+    steps = exporter.play_episodes(policy, env, count) if env else \
+        exporter.sample_episodes(policy, count)
     exporter.write_graph(policy, path, format_of(path, None), steps, None)
     return acting(path), steps
 
@@ -165,7 +164,7 @@ def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spa
         assert [(port.name, *port.shape) for port in ports] == [
             (one.name, *one.shape[1:]) for one in found]
     for n in (1, 40):
-        steps = export_graph.sample_episodes(policy, n)
+        steps = exporter.sample_episodes(policy, n)
         found = acting(path)(exporter.graph_inputs(policy, steps))
         assert same(policy, found, exporter.expected_outputs(policy, steps))
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fastppo"])
@@ -289,7 +288,7 @@ def test_continuous_actions_may_differ_by_rounding_alone(found, why):
 
 def test_actions_near_the_middle_of_their_bounds_may_round_as_the_bounds_do(trainer):
     policy = trainer(lambda: Chance(act_space=Box(-2, 2, (2,))), distribution="beta").policy
-    steps, middle = export_graph.sample_episodes(policy, 9), [np.zeros((9, 2), np.float32)]
+    steps, middle = exporter.sample_episodes(policy, 9), [np.zeros((9, 2), np.float32)]
     allowed = exporter.tolerances(policy, middle)
 
     def off(by):

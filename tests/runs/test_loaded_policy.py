@@ -11,7 +11,7 @@ from optional_packages import NEEDS_BOX2D
 from fastppo import Config, Policy, load
 from fastppo.errors import ConfigError, EnvError
 from fastppo.evaluation import evaluate
-from fastppo.runs.loaded_policy import factories_for, stored_arguments, trained_environment
+from fastppo.runs.policy_file import factories_for, stored_arguments, trained_environment
 
 MIXED = Dict(a=Box(-np.inf, np.inf, (3,), np.float32), b=Discrete(4))
 

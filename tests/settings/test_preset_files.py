@@ -11,7 +11,7 @@ from fastppo.cli import command_line
 from fastppo.cli.main import main
 from fastppo.errors import ConfigError
 from fastppo.trainer.given_settings import config_for
-from fastppo.trainer.preset_files import preset_settings, settings_text
+from fastppo.trainer.setting_texts import preset_settings, settings_text
 
 TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'
 

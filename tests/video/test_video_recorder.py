@@ -15,7 +15,7 @@ from PIL import Image
 from fastppo import PPO
 from fastppo.errors import ConfigError
 from fastppo.loggers.background import BackgroundSink
-from fastppo.video import recorder, video
+from fastppo.video import video
 from fastppo.video.frames import DISPLAY_DRIVER
 
 
@@ -40,7 +40,7 @@ class Painted(Counting):
 @pytest.fixture(autouse=True)
 def webp(monkeypatch):
     """Videos are WebP, which needs no other program, and frames do not fail."""
-    monkeypatch.setattr(recorder, "best_format", lambda: ".webp")
+    monkeypatch.setattr(video, "best_format", lambda: ".webp")
     monkeypatch.setattr(Painted, "fault", None)
 
 
@@ -71,7 +71,7 @@ def test_a_video_is_recorded_where_a_multiple_of_the_interval_is_crossed(trainer
 
 
 def test_long_episodes_are_cut(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(recorder, "VIDEO_FRAMES", 3)
+    monkeypatch.setattr(video, "VIDEO_FRAMES", 3)
     trainer(Painted, run_dir=str(tmp_path), video_interval=32).learn(32)
     with Image.open(tmp_path / "videos" / "step-000000032.webp") as image:
         assert image.n_frames == 3
