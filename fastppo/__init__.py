@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 __all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
            "Policy", "__version__"]
 
-_MODULES = {"PPO": "ppo", "Config": "config", "load": "runs.loaded_policy",
+_MODULES = {"PPO": "ppo", "Config": "config", "load": "runs.policy_file",
             "export": "runs.export", "make_vec": "vector.make_vec", "Error": "errors",
             "Rollout": "collect", "Evaluation": "evaluation.evaluate", "Policy": "policy"}
 

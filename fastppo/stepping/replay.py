@@ -275,7 +275,7 @@ class EnvSnapshots:
         if self.last is not None and self.last.progress == progress:
             return self.last
         return EnvSnapshot(progress, self.returns.state, self.log.state, self.last_obs.copy(),
-                        self.arena["state"][-1].copy())
+                           self.arena["state"][-1].copy())
 
     def begin(self, vec: Any) -> None:
         """Brings the environments to where the next rollout begins."""
@@ -310,7 +310,7 @@ class EnvSnapshots:
 
 
 def snapshot_tree(snapshot: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:
-    """A EnvSnapshot as a dict of arrays and numbers; each environment has its actions alone."""
+    """An EnvSnapshot as a dict of arrays and numbers; each environment has its actions alone."""
     histories = log.histories(snapshot.log) if snapshot.log.step else []
     kept = [one.actions for one in histories if one.actions is not None]
     return {"progress": snapshot.progress, "returns": snapshot.returns, "step": snapshot.log.step,

@@ -48,8 +48,7 @@ def resolve(source: EnvSource) -> Config:
         by_rule = device == "auto" and not _suits_gpu(config, seen)
         device = "cpu" if by_rule else usable_device(config)
     config = config.replace(device=device)
-    plain = config.precision == "auto" and model not in IMAGE_MODELS
-    config = config.replace(precision="fp32" if plain else _precision(config, seen))
+    config = config.replace(precision=_precision(config, seen))
     slow = unsupported_in_learner(config, seen)
     graph = config.learner == "graph" or (
         config.learner == "auto" and config.device != "cpu" and limits.rank_count() == 1)
@@ -96,7 +95,9 @@ def _precision(config: Config, seen: ObservationLayout) -> str:
     Raises ConfigError for bf16 where no layer would compute in it.
     """
     on_cpu = config.device == "cpu"
-    if config.precision == "auto":  # and the network is for images
+    if config.precision == "auto" and config.model not in IMAGE_MODELS:
+        return "fp32"
+    if config.precision == "auto":
         by_torch = unsupported_in_learner(config, seen) if config.learner == "auto" else \
             config.learner != "kernel"
         return "tf32" if not on_cpu else "bf16" if limits.has_bf16() and by_torch else "fp32"

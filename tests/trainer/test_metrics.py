@@ -270,7 +270,8 @@ def test_numbers_joined_words_and_urls_with_a_user_are_passwords_too(tmp_path):
 
 def test_files_of_a_run_are_written_whole_and_through_no_link(tmp_path):
     for name, write in (("config.json", lambda path: file_access.write_bytes(path, b"new")),
-                        ("command.txt", lambda path: run_folder.append_command(path, ["--x"]))):
+                        ("command.txt", lambda path: run_folder.write_start_files(
+                            path.parent, ["--x"], Config()))):
         (outside := tmp_path / f"outside-{name}").write_text("mine")
         (tmp_path / name).symlink_to(outside)
         with suppress(OSError):
@@ -312,10 +313,18 @@ def test_a_line_says_how_far_how_good_and_how_long_still():
     assert len(progress_line(2_500_000, 10_000_000, STATS | long)) <= 80
 
 
+def without_hints():
+    """A ProgressLines that looks at the metrics alone."""
+    sink = ProgressLines()
+    sink.history = types.SimpleNamespace(snapshot=lambda ppo, stats: None)
+    sink.hints = types.SimpleNamespace(take=lambda now: [])
+    return sink
+
+
 def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
-    sink = ProgressLines()
+    sink = without_hints()
     for step in (1000, 2000, 3000):
         now[0] += 11.0
         sink(trainer_at(step), STATS)
@@ -325,7 +334,7 @@ def test_the_first_line_has_no_forecast_for_its_seconds_are_the_warm_ups(capsys,
 def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
-    sink = ProgressLines()
+    sink = without_hints()
     for step, time in ((1000, 0.5), (2000, 1.5), (3000, 3.0), (4000, 12.0), (5000, 13.0)):
         now[0] = time
         sink(trainer_at(step), STATS)
