@@ -123,20 +123,20 @@ def test_the_compiled_update_is_four_functions_from_learn(monkeypatch):
 @NEEDS_EXTENSION
 def test_a_default_run_enters_few_files_and_functions(measured):
     files, functions = measured["run"]
-    assert (files <= 63, functions <= 328) == (True, True), (files, functions)
+    assert (files <= 45, functions <= 250) == (True, True), (files, functions)
 
 
 @NEEDS_EXTENSION
 def test_an_iteration_enters_few_files_and_functions(measured):
     files, functions = measured["iteration"]
-    assert (files <= 32, functions <= 122) == (True, True), (files, functions)
+    assert (files <= 25, functions <= 120) == (True, True), (files, functions)
 
 
 @NEEDS_EXTENSION
 def test_a_default_run_imports_what_it_needs(measured):
     files = [Path(file) for file in measured["imported"]]
     lines = sum(map(code_lines, files))
-    assert (len(files) <= 86, lines <= 7_000) == (True, True), (len(files), lines)
+    assert (len(files) <= 70, lines <= 6_500) == (True, True), (len(files), lines)
 
 
 @NEEDS_EXTENSION
