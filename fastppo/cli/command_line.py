@@ -23,14 +23,8 @@ from fastppo.errors import ConfigError, Omit, format_value, program
 from fastppo.settings.known_names import name_fix, unknown_names
 from fastppo.settings.presets import preset_name
 from fastppo.settings.values import SWITCHES
-from fastppo.trainer.setting_texts import (
-    ALIASES,
-    SECTIONS,
-    Setting,
-    config_over_preset,
-    preset_settings,
-    settings,
-)
+from fastppo.trainer import setting_texts
+from fastppo.trainer.setting_texts import SECTIONS, Setting, settings
 
 VERBS = {
     "train": "trains; the verb where none is named",
@@ -115,7 +109,9 @@ def training_page(options: type, verb: str, topic: str, values: Mapping[str, Any
     if topic in ("", ALL):
         env_name = values.get("env_name", Config.env_name)
         which = f"preset {preset}: {len(changes)} differ" if changes else "no preset"
-        about = (inspect.getdoc(options) or "").format(program(), verb_lines()) + (
+        about = (inspect.getdoc(options) or "").format(program(), "\n".join(
+            f"  {program()} {name:{max(map(len, VERBS))}}  {text}"
+            for name, text in VERBS.items() if name != "train")) + (
             f"\n\nThe defaults are those of {env_name} ({which}); --env_name=... --help shows"
             " others.")
     if topic == ALL:
@@ -140,23 +136,6 @@ def first_clause(setting: Setting) -> Setting:
     """`setting` with the part of its meaning before the first semicolon, and that of none."""
     first, *others = setting.text.split("; ")
     return setting._replace(text="; ".join([first, *(x for x in others if x[:5] == "none:")]))
-
-
-def verb_lines() -> str:
-    """The verbs, a line each."""
-    return "\n".join(f"  {program()} {verb:{max(map(len, VERBS))}}  {text}"
-                     for verb, text in VERBS.items() if verb != "train")
-
-
-def verb_page(options: Any) -> str:
-    """The page on a verb that takes the OPERANDS and the options of a dataclass named after it.
-
-    The docstring of the class introduces it; {0} in it is the command.
-    """
-    about = (inspect.getdoc(options) or "").format(program())
-    usage = f"{program()} {options.__name__.lower()} {options.OPERANDS}".rstrip()
-    return FlagParser(settings(options).values(), about,
-                      f"{usage} [--option=value ...]").format_help().strip()
 
 
 @dataclass(frozen=True)
@@ -213,13 +192,16 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
                           " is one", f"{program()} --help lists them")
     values = {name: known[name].read(text) for name, text in texts.items()
               if name not in having("by_preset") or text.lower() != "auto"}
-    preset, changes = preset_for(values)
+    env_name, preset = values.get("env_name", Config.env_name), values.get("preset", "auto")
+    changes = setting_texts.preset_settings(env_name, preset)
+    changes = {name: value for name, value in changes.items() if value != getattr(Config, name)}
+    preset = preset_name(env_name) if preset == "auto" else preset
     if topic is not None:
         print(training_page(options, verb_of(options), topic, values, preset, changes))
         raise SystemExit(0)
     given = {name: value for name, value in values.items() if name in settings()}
     changes = {name: value for name, value in changes.items() if name not in given}
-    config = config_over_preset(changes, given)
+    config = setting_texts.config_over_preset(changes, given)
     if "num_iterations" in values:
         if "total_steps" in given:
             raise ConfigError("--num_iterations and --total_steps both set total_steps",
@@ -235,12 +217,15 @@ def words_and_options(argv: Sequence[str], kind: Any) -> tuple[list[str], Any]:
 
     The words, which may stand before and behind the options, are as many as `kind.OPERANDS` has:
     MODEL is one, [PATTERN] one or none, RUN ... one or more. Raises ConfigError for others, and for
-    a wrong option; SystemExit after --help.
+    a wrong option; SystemExit after --help, whose page the docstring of `kind` introduces; {0} in
+    it is the command.
     """
     known, verb, operands = settings(kind), verb_of(kind), kind.OPERANDS.split()
     texts, words, topic = parse(argv, known, verb)
     if topic is not None:
-        print(verb_page(kind))
+        about = (inspect.getdoc(kind) or "").format(program())
+        usage = " ".join((program(), verb, *operands, "[--option=value ...]"))
+        print(FlagParser(known.values(), about, usage).format_help().strip())
         raise SystemExit(0)
     options = kind(**{name: known[name].read(text) for name, text in texts.items()})
     needed = [one for one in operands if one[0] not in "[."]
@@ -290,7 +275,7 @@ def plain_words(argv: Sequence[str], known: Mapping[str, Setting]) -> Iterator[s
             continue
         if name.startswith("no_") and not equals:
             name, equals, value = name.removeprefix("no_"), "=", "False"
-        name = ALIASES.get(name, name)
+        name = setting_texts.ALIASES.get(name, name)
         if name in known and known[name].kind is bool and not equals:
             switch = words.pop(0) if words and words[0].lower() in SWITCHES else "True"
             equals, value = "=", switch
@@ -314,11 +299,3 @@ def flag_of_each_word(argv: Sequence[str]) -> list[tuple[str, str]]:
         name = flag_name(word) if is_flag(word) else name
         found.append((name, word))
     return found
-
-
-def preset_for(values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """(name of the preset, the settings that it changes); ConfigError for an unknown preset."""
-    env_name, preset = values.get("env_name", Config.env_name), values.get("preset", "auto")
-    changes = {name: value for name, value in preset_settings(env_name, preset).items()
-               if value != getattr(Config, name)}
-    return preset_name(env_name) if preset == "auto" else preset, changes

@@ -1,10 +1,10 @@
 """The verb: fastppo compare A B [--metric=NAME] [--json]."""
 
+import json
 from dataclasses import dataclass
 from typing import Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,11 @@ class Compare:
     """Print everything as JSON, with the score of each run"""
 
 
-def compare_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def compare_verb(argv: Sequence[str], interrupts) -> None:
     """Compares the two groups of runs that `argv` names, and prints the table."""
     (a, b), options = words_and_options(argv, Compare)
-    from fastppo.reports.comparison import compare_runs
+    from fastppo.reports.comparison import compare_runs, comparison_text
     from fastppo.reports.run_table import read_runs
     found = compare_runs(read_runs(a), read_runs(b), options.metric)
-    if options.json:
-        import json
-        print(json.dumps({"names": [a, b]} | found.as_dict(), indent=1))
-    else:
-        from fastppo.reports.comparison import comparison_text
-        print(comparison_text(found, (a, b)))
+    print(json.dumps({"names": [a, b]} | found.as_dict(), indent=1) if options.json
+          else comparison_text(found, (a, b)))

@@ -7,7 +7,6 @@ from typing import Any, Sequence
 
 from fastppo.cli.command_line import words_and_options
 from fastppo.cli.envs import filled_rows
-from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import Error
 
 SUBJECT_COLUMN, GIB = 15, 2**30
@@ -33,14 +32,17 @@ class Doctor:
     """Print everything as JSON"""
 
 
-def doctor_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def doctor_verb(argv: Sequence[str], interrupts) -> None:
     """Prints facts, problems and a self-test; SystemExit(1) if that fails."""
     _, options = words_and_options(argv, Doctor)
     facts = all_facts()
     if not options.json:
         print(*report(facts), sep="\n", flush=True)
     test = self_test(facts["kernels"]["workers"])
-    lines = filled_rows(SUBJECT_COLUMN, {"self-test": test_text(test)})
+    result = {True: "same bits for 0 and 2 workers: yes", None: "trains; there can be no workers",
+              False: "same bits for 0 and 2 workers: NO"}[test["same_bits"]]
+    lines = filled_rows(SUBJECT_COLUMN, {"self-test": f"failed: {test['error']}" if test["error"]
+                                         else f"{result}   ({test['seconds']} s)"})
     for problem in facts["problems"] or [{"what": "none", "fix": ""}]:
         lines += filled_rows(SUBJECT_COLUMN, {"problem": problem["what"], "  fix": problem["fix"]})
     print(json.dumps(facts | {"self_test": test}, indent=1) if options.json else "\n".join(lines),
@@ -111,15 +113,6 @@ def trained_bits(num_workers: int) -> bytes:
         ppo.learn(3 * 4 * 64)
         return b"".join(values.cpu().numpy().tobytes()
                         for values in ppo.policy.state_dict().values())
-
-
-def test_text(test: dict[str, Any]) -> str:
-    """The result of the self-test in a line."""
-    if test["error"]:
-        return f"failed: {test['error']}"
-    same = {True: "same bits for 0 and 2 workers: yes", None: "trains; there can be no workers",
-            False: "same bits for 0 and 2 workers: NO"}[test["same_bits"]]
-    return f"{same}   ({test['seconds']} s)"
 
 
 def report(subjects: dict[str, Any]) -> list[str]:

@@ -4,10 +4,9 @@ import contextlib
 import fnmatch
 import textwrap
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error, Set, fix_text, program
 from fastppo.settings.presets import preset_name
 
@@ -35,14 +34,14 @@ class Envs:
     """List every version of each environment, not only the newest"""
 
 
-def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def envs_verb(argv: Sequence[str], interrupts) -> None:
     """Prints the environments that `argv` asks for."""
     words, options = words_and_options(argv, Envs)
     pattern = "".join(words)
     if ":" in pattern:
         print("\n".join(description(pattern)), flush=True)
         return
-    from fastppo.envs.families import newest, registered_families
+    from fastppo.envs.families import missing_family, newest, registered_families
     every = registered_families()
     named = {family: specs for family, specs in every.items()
              if specs and family.name.lower() == pattern.lower()}
@@ -52,7 +51,11 @@ def envs_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         found = matching(every, pattern)
     ids = [spec.id for specs in found.values() for spec in specs]
     if not ids:
-        raise no_match(pattern)
+        family = missing_family(pattern)
+        raise ConfigError(
+            f'no environment matches "{pattern}"'
+            + (f": {family.name} is not installed" if family else ""), family.fix if family else
+            (f"{program()} envs lists all", Set(env_name="my_module:MyEnv")))
     if pattern and len(ids) <= FEW:
         print("\n\n".join("\n".join(description(name)) for name in ids), flush=True)
     else:
@@ -66,16 +69,6 @@ def matching(found: dict, pattern: str) -> dict:
             for family, specs in found.items()}
 
 
-def no_match(pattern: str) -> ConfigError:
-    """The error for a pattern that no id matches."""
-    from fastppo.envs.families import missing_family
-    if family := missing_family(pattern):
-        raise ConfigError(f'no environment matches "{pattern}": {family.name} is not installed',
-                          family.fix)
-    return ConfigError(f'no environment matches "{pattern}"',
-                       (f"{program()} envs lists all", Set(env_name="my_module:MyEnv")))
-
-
 def overview(found: dict, missing: bool) -> list[str]:
     """The ids of each family by preset; `missing`: also the families that are not installed."""
     import gymnasium
@@ -86,29 +79,26 @@ def overview(found: dict, missing: bool) -> list[str]:
         here = is_installed(family)
         if specs or missing and family.fix and not here:
             about = family.about if here else f"missing: {fix_text(family.fix, shell=True)}"
+            groups: dict[str, str] = {}
+            for spec in specs:
+                preset = f"  {preset_name(spec.id).replace('none', '-')}"
+                groups[preset] = f"{groups.get(preset, '')} {spec.id}".strip()
             lines += ["", *filled_rows(NAME_COLUMN, {family.name: about}),
-                      *preset_lines(spec.id for spec in specs)]
+                      *filled_rows(PRESET_COLUMN, groups)]
     return [*lines, "",
             "your own          --env_name=my_module:MyEnv   a class or function in my_module",
             "of a package      --env_name=package:Id-v0     an id that its import registers"]
 
 
-def preset_lines(ids: Iterable[str]) -> list[str]:
-    """The ids, those with the same preset together."""
-    groups: dict[str, str] = {}
-    for name in ids:
-        preset = f"  {preset_name(name).replace('none', '-')}"
-        groups[preset] = f"{groups.get(preset, '')} {name}".strip()
-    return filled_rows(PRESET_COLUMN, groups)
-
-
 def description(name: str) -> list[str]:
     """The spaces and limits of an environment, which is made for that; or why it cannot be.
 
-    In one of the user's own a step is taken, too; EnvError if it fails.
+    In one of the user's own a step is taken, too, unless it has masks; EnvError if it fails.
     """
     from fastppo.envs.make import make_envs, make_factory, spaces_of
+    from fastppo.spaces.leaves import MASK
     from fastppo.terminal.banner import space_text
+    from fastppo.vector.make_vec import make_vec
     try:
         env, = make_envs([make_factory(name)])
     except Error as error:
@@ -121,20 +111,13 @@ def description(name: str) -> list[str]:
     obs_space, act_space = map(space_text, spaces_of(env))
     env.close()
     if ":" in name:
-        take_step(name)
+        with contextlib.closing(make_vec(name, 1, num_workers=0, seed=0)) as vec:
+            obs, info = vec.reset()
+            if MASK not in info and not (isinstance(obs, dict) and MASK in obs):
+                vec.step(vec.action_space.sample())
     return [name, *filled_rows(NAME_COLUMN, {
         "  observations": obs_space, "  actions": act_space, "  episodes": limits_text(env.spec),
         "  preset": preset_name(name), "  train": f"{program()} --env_name={name}"})]
-
-
-def take_step(name: str) -> None:
-    """Resets an environment and takes a step in it, without a mask; EnvError for a fault."""
-    from fastppo.spaces.leaves import MASK
-    from fastppo.vector.make_vec import make_vec
-    with contextlib.closing(make_vec(name, 1, num_workers=0, seed=0)) as env:
-        obs, info = env.reset()
-        if MASK not in info and not (isinstance(obs, dict) and MASK in obs):
-            env.step(env.action_space.sample())
 
 
 def limits_text(spec: Any) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import format_value
 from fastppo.machine.child_process import without_secrets
 from fastppo.machine.stderr import episode_status, status_while
@@ -54,7 +53,7 @@ class Eval(PolicyOptions):
     """Print one JSON object, which also has the return and the length of every episode"""
 
 
-def eval_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def eval_verb(argv: Sequence[str], interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     (place,), options = words_and_options(argv, Eval)
     check_episodes(100 if options.episodes is None else options.episodes)

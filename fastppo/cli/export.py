@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, Error, Omit
 from fastppo.machine.file_access import check_output
 from fastppo.machine.installation import FORMATS, format_of
@@ -38,7 +37,7 @@ class Export:
     """Class of the network in the file, as `module:Class`, if it is a network of your own"""
 
 
-def export_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def export_verb(argv: Sequence[str], interrupts) -> None:
     """Exports the policy that `argv` names; prints the check, and what goes in and comes out."""
     (place,), options = words_and_options(argv, Export)
     model = policy_at(Path(place))

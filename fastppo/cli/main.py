@@ -23,7 +23,6 @@ NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", 
                    "matplotlib", "PIL")
 DEBUG = "--debug"
 OTHERS_SECONDS = 3.0
-Verb = Callable[[Sequence[str], Interrupts], None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -136,7 +135,7 @@ def reported_elsewhere(error: Error, interrupts: Interrupts) -> bool:
     return bool(typed and interrupts.signum) or not first_to_report()
 
 
-def choose_verb(argv: Sequence[str]) -> tuple[Verb, list[str]]:
+def choose_verb(argv: Sequence[str]) -> tuple[Callable, list[str]]:
     """(function of the verb that `argv` begins with, the words after it); without a verb: train.
 
     The function of a verb is that of its module, such as fastppo.cli.train.train_verb.

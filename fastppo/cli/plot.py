@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
 from fastppo.machine.file_access import check_output
 from fastppo.machine.stderr import note
 from fastppo.settings.known_names import MEAN_RETURN
@@ -40,7 +39,7 @@ class Plot:
     environment"""
 
 
-def plot_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def plot_verb(argv: Sequence[str], interrupts) -> None:
     """Draws the runs that `argv` names, and prints the path of the picture."""
     paths, options = words_and_options(argv, Plot)
     from fastppo.reports.run_table import group_runs, mean_ends_early, read_runs, with_values

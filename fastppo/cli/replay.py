@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine.stderr import note, status_while
 from fastppo.runs.folder import check_file
@@ -37,7 +36,7 @@ class Replay:
     """Take the last step under Python's debugger, which also starts where the step raises"""
 
 
-def replay_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def replay_verb(argv: Sequence[str], interrupts) -> None:
     """Replays the bundle that `argv` names; SystemExit(1) if nothing fails."""
     (word,), options = words_and_options(argv, Replay)
     path = Path(word)

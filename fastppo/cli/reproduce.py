@@ -5,27 +5,19 @@ Two runs that should have the same bits are compared: their metrics, policies an
 
 import json
 import re
+from collections import ChainMap
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Iterator, Sequence
 
-import torch
-from torch import Tensor
-
 from fastppo.cli import command_line
-from fastppo.cli.command_line import words_and_options
-from fastppo.cli.interrupts import Interrupts
-from fastppo.cli.train import opened_run
 from fastppo.errors import ConfigError, Set, format_value
 from fastppo.machine.file_access import read_text
-from fastppo.reports.run_table import csv_rows
 from fastppo.settings import known_names
-from fastppo.settings.known_names import GLOBAL_STEP, METRICS_FILE, SPEED
-from fastppo.terminal.banner import banner
 from fastppo.trainer.setting_texts import read_settings
 
-TIMED = "time/", SPEED, "faults/restarts"  # beginnings of metrics of the machine, not of the run
+TIMED = "time/", known_names.SPEED, "faults/restarts"  # beginnings of metrics of the machine
 HIDDEN = '"***"'  # in config.json, in place of a password
 
 
@@ -57,9 +49,9 @@ class Reproduce:
     """Policy that RUN started with, if it had one"""
 
 
-def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
+def reproduce_verb(argv: Sequence[str], interrupts) -> None:
     """Trains the run that `argv` names again; SystemExit(1) if a bit differs."""
-    (word,), options = words_and_options(argv, Reproduce)
+    (word,), options = command_line.words_and_options(argv, Reproduce)
     folder = Path(word)
     folder = folder.parent / folder.readlink() if folder.is_symlink() else folder
     if not (folder / known_names.CONFIG_FILE).is_file():
@@ -67,7 +59,7 @@ def reproduce_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     settings = read_settings(folder / known_names.CONFIG_FILE)
     check_given(folder, settings, options)
     from fastppo.reports.run_table import read_runs
-    last = int(read_runs(str(folder))[0].columns[GLOBAL_STEP][-1])
+    last = int(read_runs(str(folder))[0].columns[known_names.GLOBAL_STEP][-1])
     new, reached = train_again(command_again(folder, settings, options),
                                min(options.total_steps or last, last))
     if not report_bits(folder, new, reached):
@@ -108,6 +100,8 @@ def command_again(folder: Path, settings: dict[str, Any], options: Reproduce) ->
 def train_again(words: Sequence[str], steps: int) -> tuple[Path, int]:
     """(folder, last step) of the new run, which `words` ask for, and which stops at a step."""
     from fastppo.cli.run_folder import write_start_files
+    from fastppo.cli.train import opened_run
+    from fastppo.terminal.banner import banner
     request = command_line.read(words)
     with opened_run(request) as (ppo, folder, resumed):
         print(*banner(ppo, request, folder, resumed), sep="\n", flush=True)
@@ -147,54 +141,44 @@ def metrics_text(first: Path, second: Path, last_step: int) -> tuple[str, bool]:
     Equal texts are equal bits, because the tables have all digits. Raises ConfigError if a table
     cannot be read.
     """
-    pairs = [*zip_longest(*(rows_until(folder / METRICS_FILE, last_step)
+    pairs = [*zip_longest(*(rows_until(folder / known_names.METRICS_FILE, last_step)
                             for folder in (first, second)), fillvalue={})]
     found = [(one, two) for one, two in pairs if one != two]
     if not found:
         return f"{len(pairs):,} rows", True
     one, two = found[0]
     name, *others = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-    return (f"{len(found):,} of {len(pairs):,} rows, from step {(one or two)[GLOBAL_STEP]} on;"
-            f" there {name} was {one.get(name, 'absent')}, is {two.get(name, 'absent')}"
+    step = (one or two)[known_names.GLOBAL_STEP]
+    return (f"{len(found):,} of {len(pairs):,} rows, from step {step} on; there {name} was"
+            f" {one.get(name, 'absent')}, is {two.get(name, 'absent')}"
             + f", and {len(others)} more" * bool(others)), False
 
 
 def rows_until(file: Path, last_step: int) -> Iterator[dict[str, str]]:
     """The rows of a table up to a step: the texts of its metrics, without those of times."""
+    from fastppo.reports.run_table import csv_rows
     names, *rows = csv_rows(file) or [[]]
     for row in rows:
         found = dict(zip(names, row))
-        if len(row) == len(names) and found.get(GLOBAL_STEP, "").isdigit() \
-                and int(found[GLOBAL_STEP]) <= last_step:
+        if len(row) == len(names) and found.get(known_names.GLOBAL_STEP, "").isdigit() \
+                and int(found[known_names.GLOBAL_STEP]) <= last_step:
             yield {name: text for name, text in found.items()
                    if text and not name.startswith(TIMED)}
 
 
-def model_text(first: dict[str, Tensor], second: dict[str, Tensor]) -> tuple[str, bool]:
+def model_text(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, bool]:
     """(the comparison of two policies' tensors, bit by bit, in words, True if they are equal)."""
-    found = [name for name in {**first, **second}
-             if not have_same_bits(first.get(name), second.get(name))]
+    import torch
+    one, two = ({name: (x.dtype, x.shape, bytes(x.reshape(-1, 1).view(torch.uint8).numpy()))
+                 for name, x in tensors.items()} for tensors in (first, second))
+    found = [name for name in {**one, **two} if one.get(name) != two.get(name)]
     others = f" of {len(first)} tensors, such as {found[0]}" if found else " tensors, all bits"
     return f"{len(found or first)}{others}", not found
 
 
-def have_same_bits(one: Tensor | None, two: Tensor | None) -> bool:
-    """True for two tensors of one type and shape with the same bits; None is no tensor."""
-    if one is None or two is None or (one.dtype, one.shape) != (two.dtype, two.shape):
-        return False
-    first, second = (x.contiguous().reshape(-1, 1).view(torch.uint8) for x in (one, two))
-    return torch.equal(first, second)
-
-
 def likely_causes(first: dict[str, Any], second: dict[str, Any]) -> list[str]:
     """What the system.json of two runs have different of versions and CPU: torch: 2.1 and 2.2."""
-    one, two = (versions_in(facts) for facts in (first, second))
+    one, two = (ChainMap(facts.get("fingerprint", {}), facts.get("packages", {}),
+                         *facts.get("extras", {}).values()) for facts in (first, second))
     return [f"{name}: {one[name]} and {two[name]}" for name in sorted(one.keys() & two.keys())
             if one[name] != two[name]]
-
-
-def versions_in(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts of a machine that bits may depend on, by name."""
-    subjects = [*facts.get("extras", {}).values(), facts.get("packages", {}),
-                facts.get("fingerprint", {})]
-    return {name: value for found in subjects for name, value in found.items()}

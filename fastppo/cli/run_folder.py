@@ -18,11 +18,9 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, Error, Omit, Set, format_value, program
 from fastppo.machine import file_access
 from fastppo.machine.child_process import without_secrets
-from fastppo.machine.file_access import free_path
 from fastppo.machine.installation import check_loggers
 from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkpoints_in, policy_at
 from fastppo.settings import known_names
-from fastppo.settings.known_names import COMMAND_FILE, SYSTEM_FILE
 
 log = logging.getLogger("fastppo")
 LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
@@ -35,12 +33,12 @@ def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None
     be written.
     """
     try:
-        with open(folder / COMMAND_FILE, "a", encoding="utf-8", errors="surrogateescape",
-                  opener=file_access.open_regular) as file:
+        with open(folder / known_names.COMMAND_FILE, "a", encoding="utf-8",
+                  errors="surrogateescape", opener=file_access.open_regular) as file:
             file.write(f"{program()} {shlex.join(public_words(argv, config.env_kwargs))}\n")
         from fastppo.runs.facts import system_facts
         facts = json.dumps(system_facts(config.torch_threads or 1), indent=1)
-        file_access.write_bytes(folder / SYSTEM_FILE, f"{facts}\n".encode())
+        file_access.write_bytes(folder / known_names.SYSTEM_FILE, f"{facts}\n".encode())
     except Exception as error:  # whatever it is, a run does not end for it
         reason = getattr(error, "strerror", None) or getattr(error, "what", error)
         log.warning("%s has no complete record of its start: %s", folder, reason)
@@ -149,7 +147,7 @@ def new_folder(run_dir: Path | None, name: str, again: bool = False) -> Iterator
     if run_dir and not again:
         check_empty(folder, folder)
     try:
-        folder = folder if run_dir or not folder.exists() else free_path(folder)
+        folder = folder if run_dir or not folder.exists() else file_access.free_path(folder)
         made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=bool(run_dir))
         before = {*os.listdir(folder)}
@@ -175,7 +173,7 @@ def check_empty(folder: Path, given: Path) -> None:
     """Raises ConfigError if a folder has files beside OUTPUT_FILE; `given` is the run_dir."""
     if folder.is_dir() and {*os.listdir(folder)} - {known_names.OUTPUT_FILE}:
         raise ConfigError(f"the folder {folder} is not empty: it may hold another run",
-                          Set(run_dir=str(free_path(given))))
+                          Set(run_dir=str(file_access.free_path(given))))
 
 
 def remove_start(folder: Path, before: set[str]) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Iterator, Sequence
 
 from fastppo import __version__
-from fastppo.cli import command_line
-from fastppo.cli.command_line import Request
+from fastppo.cli.command_line import Request, read
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.cli.run_folder import choose_run, link_latest, new_folder
@@ -34,7 +33,7 @@ PROCESS_START = time.monotonic()
 
 def train_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     """Trains with the settings of `argv`, saves and evaluates, in the folder of the run."""
-    request = command_line.read(argv)
+    request = read(argv)
     with naming_preset(request.config.env_name, request.given):
         train_request(argv, request, interrupts)
 

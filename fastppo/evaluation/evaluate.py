@@ -228,10 +228,6 @@ def with_render_mode(factory: EnvFactory, mode: str) -> EnvFactory:
     is_model = str(getattr(factory.constructor, "entry_point", "")).startswith(MUJOCO_MODELS)
     if is_model and not any("camera" in name for name in arguments):
         arguments["camera_name"] = "track"  # without a name it stands still since Gymnasium 1.4
-    return dataclasses.replace(factory, kwargs=arguments) if takes_render_mode(maker) else factory
-
-
-def takes_render_mode(constructor: Callable) -> bool:
-    """True if a function or class has an argument render_mode, or any."""
-    return any(one.name == "render_mode" or one.kind is one.VAR_KEYWORD
-               for one in inspect.signature(constructor).parameters.values())
+    takes_it = any(one.name == "render_mode" or one.kind is one.VAR_KEYWORD
+                   for one in inspect.signature(maker).parameters.values())
+    return dataclasses.replace(factory, kwargs=arguments) if takes_it else factory

@@ -52,9 +52,18 @@ class Evaluator:
             stats["faults/evaluations"] = float(self.failed)
             return
         self.latest = ppo.step, found
-        stats |= evaluation_metrics(found) | ppo.clock.stats(ppo.step)
-        if self.best is None or found.mean > self.best.mean:
-            self._save_best(ppo, found)
+        spread = {"eval/return_std": found.std} if len(found.returns) > 1 else {}
+        stats |= {EVAL_RETURN: found.mean, **spread, "eval/length": float(found.lengths.mean()),
+                  "eval/steps": float(found.lengths.sum())} | ppo.clock.stats(ppo.step)
+        if self.best is not None and not found.mean > self.best.mean:
+            return
+        folder = self.config.run_dir
+        try:
+            if folder is not None:
+                ppo.save(Path(folder) / BEST_FILE)
+            self.best = Best(found.mean, ppo.step, None if folder is None else BEST_FILE)
+        except CheckpointError as error:  # a full disk must not end the run
+            note(f"{error.what}; {BEST_FILE} is not that of step {ppo.step:,}")
 
     @property
     def state(self) -> Best | None:
@@ -70,16 +79,6 @@ class Evaluator:
     def close(self) -> None:
         """No environment is open between two evaluations."""
 
-    def _save_best(self, ppo, found: Evaluation) -> None:
-        folder = self.config.run_dir
-        try:
-            if folder is not None:
-                ppo.save(Path(folder) / BEST_FILE)
-            self.best = Best(found.mean, ppo.step, None if folder is None else BEST_FILE)
-        except CheckpointError as error:  # a full disk must not end the run
-            note(f"{error.what}; {BEST_FILE} is not that of step {ppo.step:,}")
-
-
 def is_due(config: Config, begin: int, step: int) -> bool:
     """True if the iteration from `begin` to `step` crossed a multiple of the interval, or the end.
 
@@ -92,13 +91,6 @@ def is_due(config: Config, begin: int, step: int) -> bool:
 def crosses(interval: int, begin: int, step: int) -> bool:
     """True if a multiple of the interval is above `begin`, and not above `step`."""
     return begin // interval < step // interval
-
-
-def evaluation_metrics(found: Evaluation) -> dict[str, float]:
-    """The metrics of an evaluation; a single episode has no standard deviation."""
-    spread = {"eval/return_std": found.std} if len(found.returns) > 1 else {}
-    return {EVAL_RETURN: found.mean, **spread, "eval/length": float(found.lengths.mean()),
-            "eval/steps": float(found.lengths.sum())}
 
 
 def evaluator_of(sinks: Sequence[Any]) -> Evaluator | None:

@@ -1,8 +1,6 @@
 """The sink for Weights & Biases."""
 
 import os
-from pathlib import Path
-from typing import Any
 
 from fastppo.loggers.background import MediaTracker, NamedRunSink
 from fastppo.machine.child_process import public_config
@@ -18,36 +16,32 @@ class WandbSink(NamedRunSink):
     name = "wandb"
 
     def start(self) -> MediaTracker:
-        """The run of wandb's: online, else offline; raises what wandb raises if neither works."""
+        """The run of wandb's, in WANDB_MODE, else online with an account, else offline.
+
+        Notes say where it is. Raises what wandb raises if neither works.
+        """
         import wandb
         config, folder = self.config, self.folder
         folder.mkdir(parents=True, exist_ok=True)
         settings = wandb.Settings(console="off", silent=True, save_code=False, disable_git=True,
                                   init_timeout=20)
-        return MediaTracker(wandb, start_run(wandb, folder, dict(
+        arguments = dict(
             project=config.wandb_project, entity=config.wandb_entity, group=config.wandb_group,
             tags=config.wandb_tags, dir=str(folder), name=folder.name or None, id=self.state,
-            resume="allow", config=public_config(config), settings=settings)))
-
-
-def start_run(wandb, folder: Path, arguments: dict[str, Any]) -> Any:
-    """The run that wandb.init makes of `arguments`: in WANDB_MODE, else offline without an account.
-
-    Notes say where it is.
-    """
-    wandb.setup(wandb.Settings(silent=True))
-    mode = os.environ.get("WANDB_MODE") or (
-        "online" if wandb.login(prompt=False, verify=False) else "offline")
-    if mode == "offline":
-        note(f"wandb: offline, writing to {folder}/wandb (later: wandb login && wandb sync"
-             f" {folder}/wandb/offline-run-*)")
-    try:
-        run = wandb.init(mode=mode, **arguments)
-    except Exception as error:  # no network, a wrong key, a full disk
+            resume="allow", config=public_config(config), settings=settings)
+        wandb.setup(wandb.Settings(silent=True))
+        mode = os.environ.get("WANDB_MODE") or (
+            "online" if wandb.login(prompt=False, verify=False) else "offline")
         if mode == "offline":
-            raise
-        note(f"wandb: {error_line(error)}; going on offline")
-        return wandb.init(mode="offline", **arguments)
-    if mode == "online" and getattr(run, "url", None):
-        note(f"wandb: {run.url}")
-    return run
+            note(f"wandb: offline, writing to {folder}/wandb (later: wandb login && wandb sync"
+                 f" {folder}/wandb/offline-run-*)")
+        try:
+            run = wandb.init(mode=mode, **arguments)
+        except Exception as error:  # no network, a wrong key, a full disk
+            if mode == "offline":
+                raise
+            note(f"wandb: {error_line(error)}; going on offline")
+            run, mode = wandb.init(mode="offline", **arguments), "offline"
+        if mode == "online" and getattr(run, "url", None):
+            note(f"wandb: {run.url}")
+        return MediaTracker(wandb, run)

@@ -193,7 +193,11 @@ def comparison_text(found: Comparison, names: tuple[str, str]) -> str:
     room = max(12, TEXT_WIDTH - sum(widths) - 3)
     labels = [name if len(name) <= room else "..." + name[3 - room:] for name in names]
     wide = 3 + max(map(len, labels))
-    lines = [f"score: {found.score}", environments_text(found.environments), "",
+    listed = ", ".join(found.environments)
+    place = f"environment: {listed}" if len(found.environments) == 1 else (
+        f"environments: {listed}; scores are normalised in each, from 0, the lowest of all runs, to"
+        " 1, and the numbers are means over environments")
+    lines = [f"score: {found.score}", place, "",
              " " * wide + numbers[0],
              *(f"{f'{letter}  {label}':<{wide}}{row}"
                for letter, label, row in zip("AB", labels, numbers[1:])), "",
@@ -201,13 +205,6 @@ def comparison_text(found: Comparison, names: tuple[str, str]) -> str:
              f" 95 % interval {interval_text(found.improvement, 2)}", meaning(found)]
     return "\n".join(textwrap.fill(line, TEXT_WIDTH) if line[:1] not in " AB" else line
                      for line in lines)
-
-
-def environments_text(names: list[str]) -> str:
-    """The environments of the runs, and what the numbers of several are."""
-    return f"environment: {names[0]}" if len(names) == 1 else (
-        f"environments: {', '.join(names)}; scores are normalised in each, from 0, the lowest of"
-        " all runs, to 1, and the numbers are means over environments")
 
 
 def meaning(found: Comparison) -> str:

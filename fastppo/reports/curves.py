@@ -124,21 +124,17 @@ def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
         shown = [RunGroup(group.label.removeprefix(f"{title}, "),
                           [table for table in group.tables if table.title == title])
                  for group in groups]
-        draw_panel(figure.add_subplot(rows, columns, place), title,
-                   [group for group in shown if group.tables], metric)
+        shown = [group for group in shown if group.tables]
+        axes = figure.add_subplot(rows, columns, place)
+        for number, group in enumerate(shown):
+            draw_group(axes, group, metric, number)
+        set_title(axes, short(title), groups_text(shown))
+        step_axis(axes)
+        metric_axis(axes, metric)
+        mark_solved(axes, title, metric)
+        if len(shown) > 1:
+            axes.legend(loc="best")
     return figure
-
-
-def draw_panel(axes: Axes, title: str, groups: Sequence[RunGroup], metric: str) -> None:
-    """Draws the groups of runs of one environment, called `title`."""
-    for number, group in enumerate(groups):
-        draw_group(axes, group, metric, number)
-    set_title(axes, short(title), groups_text(groups))
-    step_axis(axes)
-    metric_axis(axes, metric)
-    mark_solved(axes, title, metric)
-    if len(groups) > 1:
-        axes.legend(loc="best")
 
 
 def groups_text(groups: Sequence[RunGroup]) -> str:
@@ -185,8 +181,7 @@ def mark_solved(axes: Axes, name: str, metric: str) -> None:
     Its words are right of the axes, where nothing is drawn. It is left out where it is so far from
     the curves that they would be small.
     """
-    spec = registry.get(name)
-    mark = spec and spec.reward_threshold
+    mark = getattr(registry.get(name), "reward_threshold", None)
     low, high = axes.get_ylim()
     if mark is None or metric not in (MEAN_RETURN, EVAL_RETURN) or \
             abs(mark - (low + high) / 2) > 1.5 * (high - low):

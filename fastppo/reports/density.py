@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from fastppo.errors import ConfigError, Set
 from fastppo.reports import curves
-from fastppo.reports.curves import mark_solved, short
 from fastppo.reports.run_table import Curve, RunGroup, read_table
 from fastppo.settings.known_names import EPISODES_FILE, GLOBAL_STEP, METRICS_FILE, SINGLE
 
@@ -51,16 +50,16 @@ def draw_density(group: RunGroup, metric: str) -> Figure:
     if count <= MOST_DOTS:  # above the line, which hides them where all values are the same
         axes.plot(steps, values, "o", ms=np.clip(25 / count ** 0.5, 1.2, 3), color=DOTS,
                   markeredgewidth=0, alpha=0.6)
-    names = dict.fromkeys(table.title for table in group.tables)
+    names = ", ".join(dict.fromkeys(table.title for table in group.tables))
     text = f"{count:,} episode{'s' * (count > 1)}{f' of {runs} runs' * (runs > 1)}"
-    curves.set_title(axes, short(", ".join(names)), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
+    curves.set_title(axes, curves.short(names), f"{text}{' (dots)' * (count <= MOST_DOTS)};"
               f" shade: density of the {around} around a step; line: their median")
     curves.step_axis(axes)
     curves.metric_axis(axes, metric)
     end = max(steps[-1], *(table.columns[GLOBAL_STEP][-1] for table in group.tables))
     axes.set(ylabel=f"{SINGLE[metric]} of an episode", xlim=(0, 1.02 * end))
     axes.grid(False)
-    mark_solved(axes, ", ".join(names), metric)
+    curves.mark_solved(axes, names, metric)
     return figure
 
 

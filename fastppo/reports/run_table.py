@@ -269,26 +269,15 @@ def run_labels(tables: Sequence[RunTable]) -> list[str]:
     The settings are those in which the runs of its environment differ: lr=0.001.
     """
     titles = dict.fromkeys(table.title for table in tables)
-    differing = {title: differing_settings([table for table in tables if table.title == title])
-                 for title in titles}
+    texts = [{name: re.sub(r" at 0x\w+", "", format_value(table.settings[name]))  # Python's objects
+              for name in LABELLED if name in table.settings} for table in tables]
     labels = []
-    for table in tables:
-        parts = [f"{name}={setting_text(table, name)}" for name in differing[table.title]
-                 if name in table.settings]
-        shown = [table.title] * (len(titles) > 1 or not parts) + parts
-        labels.append(", ".join(shown))
+    for table, own in zip(tables, texts):
+        alike = [other for one, other in zip(tables, texts) if one.title == table.title]
+        parts = [f"{name}={text}" for name, text in own.items()
+                 if any(other.get(name, text) != text for other in alike)]
+        labels.append(", ".join([table.title] * (len(titles) > 1 or not parts) + parts))
     return labels
-
-
-def differing_settings(tables: Sequence[RunTable]) -> list[str]:
-    """Names of the settings that change what is learnt and have several values in `tables`."""
-    return [name for name in LABELLED if len({setting_text(table, name) for table in tables
-                                              if name in table.settings}) > 1]
-
-
-def setting_text(table: RunTable, name: str) -> str:
-    """The value of a run's setting as a text, without the addresses of Python's objects."""
-    return re.sub(r" at 0x\w+", "", format_value(table.settings[name]))
 
 
 def mean_ends_early(group: RunGroup, metric: str) -> str:

@@ -25,6 +25,8 @@ def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
     size = sum(param.numel() for param in policy.parameters())
     in_update = f", {config.update_threads} in the update" * (
         config.update_threads != config.torch_threads)
+    place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
+        counted(config.num_workers, "worker") if config.num_workers else "the main process")
     start = f"   resumed at step {ppo.step:,}" * resumed
     return folded([
         *([NO_EXTENSION] if importlib.util.find_spec("fastppo._kernels") is None else []),
@@ -37,7 +39,7 @@ def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
         f"model     {network_text(policy, config)}, {size:,} parameters"
         + ", observations normalised" * policy.observer.norm,
         f"acting    {config.acting}; {counted(config.num_envs, 'environment')} x"
-        f" {counted(config.num_steps, 'step')} in {place_of_envs(config)}"
+        f" {counted(config.num_steps, 'step')} in {place}"
         + f" of each of {ppo.ranks.size} processes" * (ppo.ranks.size > 1),
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}"
         + f", {config.precision}" * (config.precision != "fp32"),
@@ -52,13 +54,6 @@ def preset_line(request: Any) -> str:
     changed = " ".join(f"{name}={format_value(without_secrets(value))}"
                        for name, value in request.changes.items())
     return f"preset    {request.preset}: {changed}"
-
-
-def place_of_envs(config: Any) -> str:
-    """The processes that step the environments."""
-    native = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec)
-    workers = config.num_workers
-    return native or (counted(workers, "worker") if workers else "the main process")
 
 
 def counted(count: int, noun: str) -> str:

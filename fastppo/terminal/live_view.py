@@ -26,7 +26,10 @@ SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
     """The lines of a run in a terminal of so many `columns`; `doing` is the current part."""
-    width = min(columns, PANEL_WIDTH)
+    width, stats = min(columns, PANEL_WIDTH), now.stats
+    value = stats[known_names.EXPLAINED_VARIANCE]
+    workers = f"{now.workers} worker{'s' * (now.workers != 1)}" if now.workers else "one process"
+    memory = [f"{now.memory / 1e9:.1f} GB"] if now.memory else []
     return [
         progress_bar(now, width),
         line("return", return_parts(now), width),
@@ -34,9 +37,13 @@ def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
         line("speed", speed_parts(now), width),
         *[line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
                         for part, share in now.shares.items()], width)] * bool(now.shares),
-        line("update", update_parts(now.stats), width),
-        line("losses", loss_parts(now.stats), width),
-        line("now", [*state_parts(now), doing], width),
+        line("update", [f"kl {stats[known_names.KL]:.4f}",
+                        f"clipped {stats['losses/clipfrac']:.0%}",
+                        "explained variance " + (f"{value:.2f}" if value > -9.995 else "< -10")],
+             width),
+        line("losses", [f"{word} {number(stats[f'losses/{name}'])}" for word, name in (
+            ("policy", "policy_loss"), ("value", "value_loss"), ("entropy", "entropy"))], width),
+        line("now", [workers, *memory, f"lr {number(now.lr)}", doing], width),
     ]
 
 
@@ -112,32 +119,6 @@ def speed_parts(now: Snapshot) -> list[Part]:
         return [*parts, mean]
     return [*parts, f"limit {now.limit:,.0f} of {now.cores} core{'s' * (now.cores != 1)}",
             f"{mean}, {now.mean_speed / now.limit:.0%}"]
-
-
-def update_parts(stats: dict[str, float]) -> list[Part]:
-    """How far the update went, and how well the critic predicts."""
-    return [f"kl {stats[known_names.KL]:.4f}", f"clipped {stats['losses/clipfrac']:.0%}",
-            f"explained variance {explained(stats)}"]
-
-
-def explained(stats: dict[str, float]) -> str:
-    """The explained variance; a very wrong critic's is only named so."""
-    value = stats[known_names.EXPLAINED_VARIANCE]
-    return f"{value:.2f}" if value > -9.995 else "< -10"
-
-
-def loss_parts(stats: dict[str, float]) -> list[Part]:
-    """The losses of policy and value, and the entropy."""
-    names = {"policy": "losses/policy_loss", "value": "losses/value_loss",
-             "entropy": "losses/entropy"}
-    return [f"{word} {number(stats[name])}" for word, name in names.items() if name in stats]
-
-
-def state_parts(now: Snapshot) -> list[Part]:
-    """Processes, memory and learning rate."""
-    workers = f"{now.workers} worker{'s' * (now.workers != 1)}" if now.workers else "one process"
-    memory = [f"{now.memory / 1e9:.1f} GB"] if now.memory else []
-    return [workers, *memory, f"lr {number(now.lr)}"]
 
 
 def number(value: float) -> str:

@@ -68,8 +68,6 @@ class RunHistory:
         self.evaluation: float | None = None
         self.moments: collections.deque[Moment] = collections.deque()
         self.flops: float | None = None  # per step, of acting and updating
-        self.threshold: float | None = None
-        self.cores = 1
         self.begun = time.monotonic(), 0, 0.0  # time, step, seconds that were not training
 
     def begin(self, ppo) -> None:
@@ -97,8 +95,8 @@ class RunHistory:
         config = ppo.config
         if self.flops is None:
             self.flops = flops_per_step(ppo)
-            self.threshold = getattr(gym.registry.get(config.env_name), "reward_threshold", None)
-            self.cores = limits.usable_cores()
+        threshold = getattr(gym.registry.get(config.env_name), "reward_threshold", None)
+        cores = limits.usable_cores()
         now = Moment(time.monotonic(), ppo.step, {**ppo.clock.seconds, **ppo.clock.within})
         self.moments.append(now)
         while len(self.moments) > 2 and now.time - self.moments[1].time >= WINDOW_SECONDS:
@@ -109,14 +107,14 @@ class RunHistory:
         speed = steps / trained if steps > 0 and trained > 0 else None
         left = max(0, ppo.total - ppo.step) * (seconds / steps if speed else
                                                1 / (stats[SPEED] or math.inf))
-        if found := speed_limit(ppo, self.flops, self.cores):
+        if found := speed_limit(ppo, self.flops, cores):
             # Other programs lower the limit of a rollout, none raises it.
             self.limit = max(self.limit or 0.0, found)
         return Snapshot(
             ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
-            self.evaluation, self.threshold, speed, self.mean_speed(ppo), self.limit,
+            self.evaluation, threshold, speed, self.mean_speed(ppo), self.limit,
             shares_between(before, now), memory_of(ppo), ppo.lr,
-            config.num_workers, self.cores, load_of_others(config, self.cores * ppo.ranks.size))
+            config.num_workers, cores, load_of_others(config, cores * ppo.ranks.size))
 
 
 def shares_between(before: Moment, now: Moment) -> dict[str, float]:

@@ -423,9 +423,11 @@ def test_what_the_header_of_a_file_refuses_is_said_before_torch_is_imported(comm
 
 # --help
 
-def test_help_imports_neither_torch_nor_gymnasium_nor_numpy():
-    code = ("import sys; from fastppo.cli import main\ntry: main.main(['--help'])\n"
-            "except SystemExit: pass\n"
+def test_the_help_of_a_verb_imports_neither_torch_nor_gymnasium_nor_numpy():
+    code = ("import sys; from fastppo.cli import main\n"
+            "for verb in main.VERBS:\n"
+            "    try: main.main([verb, '--help'])\n"
+            "    except SystemExit: pass\n"
             "print([m for m in ('torch', 'gymnasium', 'numpy') if m in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -1338,13 +1340,13 @@ main()
     ("--env_name=LunarLander-v1", "no environment 'LunarLander-v1'"),
     ("--env_name=no_module:Env", "cannot import 'no_module'"),
     ("--env_name=shop:Nothing", "no 'Nothing' in shop"),
-    ("--env_name=shop:Needy", "missing a required argument: 'level'"),
+    ("--env_name=shop:Needy", "missing 1 required positional argument: 'level'"),
     ('--env_name=CartPole-v1 --env_kwargs={"foo":1}', "unexpected keyword argument 'foo'"),
     ('bench --env_name=CartPole-v1 --env_kwargs={"foo":1}', "unexpected keyword argument 'foo'"),
     ("--env_name=CartPole-v1 --eval_env=Foo-v0", "no environment 'Foo-v0'"),
     ("--env_name=CartPole-v1 --resize=a", "HEIGHTxWIDTH such as 64x96"),
-    ("--env_name=CartPole-v1 --end_on_life_loss", "fix: leave --end_on_life_loss out"),
-    ("--env_name=CartPole-v1 --noop_max=3", "fix: leave --noop_max out"),
+    ("--env_name=CartPole-v1 --end_on_life_loss", "fix: --end_on_life_loss=False"),
+    ("--env_name=CartPole-v1 --noop_max=3", "fix: --noop_max=30"),
     ("--env_name=CartPole-v1 --vec=envpool", 'fix: pip install "fastppo[envpool]"'),
     ("--env_name=CartPole-v1 --logger=wandb", 'fix: pip install "fastppo[wandb]"'),
     ("--env_name=CartPole-v1 --logger=tensorboard", 'fix: pip install "fastppo[tensorboard]"'),
@@ -1376,6 +1378,7 @@ main()
     ("--env_name=CartPole-v1 --model=shop:nothing", "no 'nothing' in shop"),
     ("--env_name=CartPole-v1 --model=no_module:Net", "cannot import 'no_module'"),
     ("--env_name=CartPole-v1 --preset=a.json", "a.json: there is no setting xyzzy"),
+    ("reproduce nothing", "nothing is not the folder of a run"),
     ("--run_name=x", "did you mean --name or --run_dir?"),
     ("--env_name=CartPole-v1 --eval_interval=9 --eval_episodes=0", "fix: --eval_episodes=10"),
     ("--env_name=CartPole-v1 --rnn=gru --recompute_advantages",

@@ -168,7 +168,7 @@ def test_the_seeds_of_a_run_dir_are_folders_in_it_for_compare_and_plot(command):
     assert out.endswith("main.py plot fast --kind=density\n")
     assert {*os.listdir("fast")} == {"1", "2", "seeds.png"}
     code, out, err = command("compare", "fast", "fast")
-    assert (code, out) == (2, "") and "fast/1 is in both groups" in err
+    assert (code, out) == (2, "") and "fast/1/metrics.csv is in both groups" in err
     code, out, err = command(*words, "--seeds=2..3")
     assert (code, out) == (2, "") and "the folder fast/2 is not empty" in err
     assert "fix: --run_dir=fast-2" in err and not Path("fast/3").exists()
