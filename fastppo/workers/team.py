@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import IO, Callable, Sequence
@@ -63,7 +62,7 @@ class WorkerProcess:
     def __init__(self, arena_fd: int, index: int, first_env: int, job: bytes,
                  allowed: Sequence[str]):
         self.first_env, self.output, self.echo = first_env, "", True
-        with ExitStack() as undo:
+        with contextlib.ExitStack() as undo:
             try:
                 self.mailbox = Mailbox(anonymous_file())
                 undo.callback(self.mailbox.file.close)
@@ -98,11 +97,6 @@ class WorkerProcess:
             os.close(theirs)
         return lifeline
 
-    def release(self) -> None:
-        """Closes the mailbox and the lifeline; a second call does nothing."""
-        self.lifeline.close()
-        self.mailbox.file.close()
-
     def last_output(self) -> str:
         """The end of what the process wrote, to append to an error's text."""
         self.reader.join(0.5 if self.process.poll() is not None else 0.0)
@@ -116,11 +110,6 @@ class WorkerProcess:
         while "most recent call first" not in self.last_output() and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.1)
-
-    def wait(self, deadline: float) -> None:
-        """Waits until `deadline`, in time.monotonic, for the process to end."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(max(0.0, deadline - time.monotonic()))
 
 
 _LIFELINES = weakref.WeakSet()  # of all workers
@@ -144,7 +133,8 @@ def kill_workers(workers: Sequence[WorkerProcess]) -> None:
     for worker in workers:
         worker.process.wait()
         worker.reader.join(0.5)
-        worker.release()
+        worker.lifeline.close()
+        worker.mailbox.file.close()
 
 
 def _copy_output(worker: WorkerProcess) -> None:
@@ -271,7 +261,8 @@ class WorkerTeam:
                 self.cells.go.post(self.posted.generation + 1 & 0xFFFFFFFF)
                 deadline = time.monotonic() + (CLOSE_SECONDS if idle else 0.0)
                 for worker in self.workers:
-                    worker.wait(deadline)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        worker.process.wait(max(0.0, deadline - time.monotonic()))
         finally:
             self._finalizer()
 
@@ -300,8 +291,8 @@ class WorkerTeam:
                 self.workers[w].process.poll() is not None for w in late):
             return
         time.sleep(COLLECT_SECONDS)
-        failures = [failure for failure in map(self._failure, range(len(self.workers))) if failure]
-        self._close_and_raise(failures)
+        found = map(self._failure, range(len(self.workers)))
+        self._close_and_raise([failure for failure in found if failure])
 
     def _failure(self, w: int) -> Error | None:
         """The error of worker `w`, if it has failed or died."""
