@@ -62,16 +62,11 @@ class SharedMinibatches:
         while (claimed := self.round.claim()) >= 0:
             update.shard(claimed & 15)
             self.finished.hint()
-        self._wait(target)
+        if not self.finished.wait_count(target, SPIN_NS, SPIN_NS):  # shards that helpers compute
+            self.team.restart_timers()
+            while not self.finished.wait_count(target, SPIN_NS, SLICE_NS):
+                self.team.check_workers(range(self.helpers))
         update.finish(*step)
-
-    def _wait(self, target: int) -> None:
-        """Waits for the shards that helpers have claimed."""
-        if self.finished.wait_count(target, SPIN_NS, SPIN_NS):
-            return
-        self.team.restart_timers()
-        while not self.finished.wait_count(target, SPIN_NS, SLICE_NS):
-            self.team.check_workers(range(self.helpers))
 
     def _dismiss(self) -> None:
         if not self.team.closed and self.team.posted.command == UPDATE:

@@ -7,11 +7,7 @@ from fastppo.errors import format_value
 from fastppo.machine import kernels
 from fastppo.networks.encoders import COMPILED_ACTIVATIONS
 from fastppo.networks.heads import COMPILED_HEADS, least_outputs, make_head
-from fastppo.spaces.observations import (
-    ObservationEncoding,
-    ObservationLayout,
-    clamps_normalised_only,
-)
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 NEEDS_TORCH = having("needs_torch")
 
@@ -23,9 +19,9 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     """
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
-    return (unsupported_value(config, device=("cpu",), precision=("auto", "fp32"))
-            or _unsupported_network(config) or unsupported_value(config, "acting")
-            or _unsupported_spaces(config, seen))
+    return (unsupported_value(config, "network", device=("cpu",), precision=("auto", "fp32"),
+                              model=("mlp", "cnn"), activation=COMPILED_ACTIVATIONS)
+            or unsupported_value(config, "acting") or _unsupported_spaces(config, seen))
 
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
@@ -40,12 +36,6 @@ def unsupported_in_graph(config: Config) -> str:
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
     return unsupported_value(config, rnn=("none",), optimizer=("adam",), loss=("ppo",)) or uneven
-
-
-def _unsupported_network(config: Config) -> str:
-    """The first reason of the network's kind; "" for none."""
-    return unsupported_value(config, "network", model=("mlp", "cnn"),
-                             activation=COMPILED_ACTIVATIONS)
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
@@ -63,12 +53,15 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         # The first convolution makes 32 numbers of 4 x 4 pixels: 2 of each pixel.
         too_large = max(planes, 2) * height * width > kernels.MAX_WIDTH
         return f"images of this size: at most {kernels.MAX_WIDTH:,} numbers a layer" * too_large
-    widest = max(ObservationEncoding(seen).size, *config.hidden_sizes, head.size)
+    encoding = ObservationEncoding(seen)
+    widest = max(encoding.size, *config.hidden_sizes, head.size)
     if len(config.hidden_sizes) > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
         return (f"networks of this size: at most {kernels.MAX_HIDDEN} layers of"
                 f" {kernels.MAX_WIDTH:,} units")
-    return "" if clamps_normalised_only(seen, config.norm_obs, config.obs_limit) \
-        else f"obs_limit={config.obs_limit:g}"
+    # Kernels clamp all columns. Those that are not normalised are 0 or 1.
+    mixed = encoding.normalised.any() and not encoding.normalised.all()
+    return f"obs_limit={config.obs_limit:g}" * bool(
+        config.norm_obs and config.obs_limit < 1 and mixed)
 
 
 def unsupported_value(config: Config, part: str = "", **supported: Sequence[Any]) -> str:

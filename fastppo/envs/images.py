@@ -78,7 +78,15 @@ class ImageView:
     """
 
     def __init__(self, space: Space, options: ImageOptions):
-        bounds = check_image(space, options)
+        bounds = isinstance(space, Box) and len(space.shape) in (2, 3) and all(space.shape) and \
+            StoredLeaf(Leaf((), space)).image_range
+        channels = bounds and space.shape[2 if channels_are_last(space.shape) else 0]
+        if not bounds or options.grayscale and channels != 3:
+            name, what = ("grayscale", "an image of red, green and blue") if options.grayscale \
+                else ("resize", "one image")
+            raise ConfigError(f"{name} needs observations that are {what}, a Box of uint8 or of"
+                              " other numbers with three axes and the same finite bounds"
+                              f" everywhere; and these are {brief_text(space)}", Omit(name))
         self.given, self.axis = space, 2 if channels_are_last(space.shape) else 0
         self.grey, self.size = options.grayscale, image_size(options.resize)
         self.flat = len(space.shape) == 2 or self.grey and space.dtype == np.uint8
@@ -89,30 +97,13 @@ class ImageView:
         """The view of one image; raises ValueError if that is not of the space."""
         image = fitting_array(obs, "observation", self.given.shape, self.given.dtype)
         planes = image[None] if image.ndim == 2 else np.moveaxis(image, self.axis, 0)
-        planes = [grey(planes)] if self.grey else planes
+        if self.grey:
+            red, green, blue = (plane * weight for plane, weight in zip(planes, RGB_WEIGHTS))
+            whole = planes.dtype == np.uint8  # cut to whole numbers
+            planes = [(red + green + blue).astype(planes.dtype if whole else np.float32)]
         if self.size:
             planes = [resized(plane, self.size) for plane in planes]
         return planes[0] if self.flat else np.stack(planes, self.axis)
-
-
-def check_image(space: Space, options: ImageOptions) -> tuple[float, float]:
-    """The bounds of the numbers of an image; ConfigError for another space, or other channels."""
-    bounds = isinstance(space, Box) and len(space.shape) in (2, 3) and all(space.shape) and \
-        StoredLeaf(Leaf((), space)).image_range
-    channels = bounds and space.shape[2 if channels_are_last(space.shape) else 0]
-    if not bounds or options.grayscale and channels != 3:
-        name, what = ("grayscale", "an image of red, green and blue") if options.grayscale \
-            else ("resize", "one image")
-        raise ConfigError(f"{name} needs observations that are {what}, a Box of uint8 or of other"
-                          " numbers with three axes and the same finite bounds everywhere; and"
-                          f" these are {brief_text(space)}", Omit(name))
-    return bounds
-
-
-def grey(planes: np.ndarray) -> np.ndarray:
-    """Red, green and blue [3 h w] as one plane [h w], in uint8 cut to whole numbers."""
-    red, green, blue = (plane * weight for plane, weight in zip(planes, RGB_WEIGHTS))
-    return (red + green + blue).astype(planes.dtype if planes.dtype == np.uint8 else np.float32)
 
 
 def resized(plane: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -109,8 +109,7 @@ class EnvFactory:
 
     def for_evaluation(self) -> "EnvFactory":
         """The same factory, but all lives of an Atari game are one episode."""
-        games = self.games and self.games._replace(whole=True)
-        return dataclasses.replace(self, games=games)
+        return dataclasses.replace(self, games=self.games and self.games._replace(whole=True))
 
     def _from_spec(self) -> gym.Env:
         spec = self.constructor
@@ -128,8 +127,7 @@ class EnvFactory:
     def _from_callable(self) -> gym.Env:
         env = self.constructor(**self.kwargs)
         if not isinstance(env, gym.Env):
-            raise ConfigError(f"{self.name} did not return a gymnasium.Env, but"
-                              f" {type(env).__name__}",
+            raise ConfigError(f"{self.name} returned {type(env).__name__}, not a gymnasium.Env",
                               "give a class of environments, or a function that returns one")
         return env
 

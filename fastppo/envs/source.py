@@ -88,8 +88,8 @@ class EnvSource:
             first = self.obs_space, self.act_space = spaces_of(envs[0])
             for e, env in enumerate(envs[1:], 1):
                 if (spaces := spaces_of(env)) != first:
-                    raise SpaceError(f"environment {e} has the spaces {spaces}, but the first one"
-                                     f" {first}", "give environments with the same spaces")
+                    raise SpaceError(f"environment {e} has the spaces {spaces}, not {first}",
+                                     "give environments with the same spaces")
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
             warn_of_doubled(envs[0])
             if show_masks:

@@ -41,8 +41,7 @@ def stack_frames(env: gym.Env, count: int) -> gym.Env:
     Raises ConfigError for observations with an action mask, which would be stacked too.
     """
     if has_mask(env.observation_space):
-        raise ConfigError(f"frame_stack={count} would stack the observation's {MASK!r}, too, but"
-                          " only the last one says what is legal",
+        raise ConfigError(f"frame_stack={count} would stack the observation's {MASK!r}, too",
                           (Omit("frame_stack"), "stack the other parts in the environment"))
     return gym.wrappers.FrameStackObservation(env, count)
 

@@ -7,7 +7,7 @@ is, on a mirror in ordinary memory.
 """
 
 import logging
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterator, Sequence
 
@@ -52,7 +52,12 @@ class ObservationMirror:
     def upload(self, t: int, part: slice = slice(None)) -> None:
         """Copies the observations of step t."""
         if self.stacked:
-            self._upload_frames(t, part)
+            depth, frames = self.arena["stacks"].shape[2], self.arena["frames"]
+            if t == 0:  # those with which the rollout begins
+                self.frames[part, :depth] = torch.from_numpy(frames[part, :depth]).to(self.frames)
+            else:
+                self.newest[part] = torch.from_numpy(frames[part, t + depth - 1])
+                self.frames[part, t + depth - 1].copy_(self.newest[part], non_blocking=True)
         own = [self.arena["stacks"][t]] if self.stacked else leaf_arrays(self.rows[t])
         for there, here in zip(self.parts, own):
             there[t, part].copy_(torch.from_numpy(here[part]), non_blocking=True)
@@ -72,14 +77,6 @@ class ObservationMirror:
 
     def _stacks(self, numbers: Tensor) -> FrameStacks:
         return FrameStacks(self.frames.flatten(0, 1), numbers)
-
-    def _upload_frames(self, t: int, part: slice) -> None:
-        depth, frames = self.arena["stacks"].shape[2], self.arena["frames"]
-        if t == 0:  # those with which the rollout begins
-            self.frames[part, :depth] = torch.from_numpy(frames[part, :depth]).to(self.frames)
-            return
-        self.newest[part] = torch.from_numpy(frames[part, t + depth - 1])
-        self.frames[part, t + depth - 1].copy_(self.newest[part], non_blocking=True)
 
 
 class GroupStep:
@@ -101,7 +98,14 @@ class GroupStep:
         self.noise.copy_(torch.from_numpy(noise), non_blocking=True)
         self.state.copy_(torch.from_numpy(state), non_blocking=True)
         if self.replay is None:
-            self._prepare()
+            self.replay = self._step
+            try:
+                if self.noise.is_cuda:
+                    with torch.cuda.device(self.noise.device):
+                        self.replay = captured(self._step)
+            except Error as error:
+                log.warning("actions are chosen without a CUDA graph, because their step cannot be"
+                            " captured: %s", error.what)
         self.replay()
         self.results = self.results or [fixed_memory(torch.empty_like(x, device="cpu"), x.device)
                                         for x in self.outputs]
@@ -113,16 +117,6 @@ class GroupStep:
     def _step(self) -> None:
         params, val, after = self.policy.step(self.mirror.tensors(self.inputs), self.state)
         self.outputs = [*self.policy.head.sample(params, self.noise), val, after]
-
-    def _prepare(self) -> None:
-        """Captures the step, or does without if that is impossible."""
-        try:
-            with torch.cuda.device(self.noise.device) if self.noise.is_cuda else nullcontext():
-                self.replay = captured(self._step) if self.noise.is_cuda else self._step
-        except Error as error:
-            self.replay = self._step
-            log.warning("actions are chosen without a CUDA graph, because their step cannot be"
-                        " captured: %s", error.what)
 
 
 class DeviceActor(CentralActor):

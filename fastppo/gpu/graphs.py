@@ -102,11 +102,6 @@ class StaticEpoch:
                 number.fill_(getattr(coefs, name))
         self.at.zero_()
 
-    def next_minibatch(self) -> tuple[Batch, Tensor]:
-        """(samples of the next minibatch, numbers of its step of Adam)."""
-        rows = self.order.index_select(0, self.at)[0]
-        return self.samples.rows(rows), self.rates.index_select(0, self.at)[0]
-
     def record(self, stats: Statistics) -> None:
         """Keeps the statistics of a minibatch; the next one is the next."""
         row = torch.stack([*stats.values()])
@@ -135,7 +130,15 @@ class GraphedLearner(Learner):
         count = self.config.num_minibatches
         with torch.cuda.device(order.device) if order.is_cuda else nullcontext():
             if self.replay is None and not self.reason and not len(order) % count:
-                self._prepare(batch, order, coefs)
+                self.static = StaticEpoch(batch, order, coefs, count)
+                try:
+                    self.static.fill(batch, order, coefs, self.static.rates)
+                    with preserved_buffers(self.policy), restored_at_end(self.stateful):
+                        self.replay = self._step if not order.is_cuda else captured(
+                            self._step, self.static.at.zero_)
+                except Error as error:
+                    self.static = None
+                    self._do_without(f"its minibatch cannot be captured: {error.what}")
             if self.replay is None or len(order) != self.static.order.numel():
                 self.optimizer.numbers = None
                 return super()._epoch(batch, order, coefs)
@@ -146,20 +149,10 @@ class GraphedLearner(Learner):
 
     def _step(self) -> None:
         """The next minibatch of the static epoch."""
-        batch, self.optimizer.numbers = self.static.next_minibatch()
-        self.static.record(self._minibatch(batch, self.static.coefs))
-
-    def _prepare(self, batch: Batch, order: Tensor, coefs: Coefficients) -> None:
-        """Makes the static epoch and what replays its minibatches, if that is possible."""
-        self.static = StaticEpoch(batch, order, coefs, self.config.num_minibatches)
-        try:
-            self.static.fill(batch, order, coefs, self.static.rates)
-            with preserved_buffers(self.policy), restored_at_end(self.stateful):
-                self.replay = self._step if not order.is_cuda else captured(
-                    self._step, self.static.at.zero_)
-        except Error as error:
-            self.static = None
-            self._do_without(f"its minibatch cannot be captured: {error.what}")
+        static = self.static
+        batch = static.samples.rows(static.order.index_select(0, static.at)[0])
+        self.optimizer.numbers = static.rates.index_select(0, static.at)[0]
+        static.record(self._minibatch(batch, static.coefs))
 
     def _do_without(self, reason: str) -> None:
         """Warns of a reason for which all epochs are Learner's."""

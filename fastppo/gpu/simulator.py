@@ -71,7 +71,7 @@ class Simulator(VectorEnv):
         given = getattr(env, "metadata", None) or {}
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, **given}
         if self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
-            raise ConfigError(f"the simulator {type(env).__name__} has the autoreset mode"
+            raise ConfigError(f"the simulator {self.simulator_name} has the autoreset mode"
                               f" {self.metadata['autoreset_mode']}", "reset an environment within"
                               " the step that ends its episode: AutoresetMode.SAME_STEP")
         self.layout = ObservationLayout(self.single_observation_space, self.single_action_space)
@@ -159,8 +159,7 @@ class DeviceVector:
         self.columns = SimpleNamespace(obs=obs, final=final, **{
             name: empty(arena[name].dtype, *arena[name].shape) for name in ("act", *COPIED)})
         if subspaces(env.single_action_space):
-            raise SpaceError(f"a simulator has actions of the space {env.single_action_space},"
-                             " which are several arrays",
+            raise SpaceError(f"a simulator's actions are several arrays: {env.single_action_space}",
                              "give it actions of one Box, Discrete or MultiDiscrete space")
         self.to_env = tensor_to_env(env.single_action_space, policy.actions.bounds_map, env.device)
         self.generator = torch.Generator(env.device)
@@ -268,11 +267,9 @@ class DeviceVector:
         shape, how = (self.count, len(self.normal)), dict(
             generator=self.generator, device=self.env.device)
         kinds = {*self.policy.head.noise}
-        if kinds == {"n"}:
-            return torch.randn(shape, **how)
-        uniform = torch.rand(shape, **how)
-        return uniform if "n" not in kinds else \
-            torch.where(self.normal, torch.randn(shape, **how), uniform)
+        uniform = 0.0 if kinds == {"n"} else torch.rand(shape, **how)
+        normal = torch.randn(shape, **how) if "n" in kinds else 0.0
+        return torch.where(self.normal, normal, uniform)
 
     def _check_finite(self) -> None:
         """Raises EnvError or NonFiniteError if a number of the rollout is not finite."""

@@ -152,24 +152,21 @@ class RankEnvs:
         return [e for found in self.ranks.gather([self.own[e] for e in own]) for e in found]
 
     def rollout(self, iteration: int) -> None:
-        """Does what Serial.rollout does, and exchanges it."""
+        """Does what Serial.rollout does, and exchanges it: all columns, and infos of episodes."""
         self.vec.rollout(iteration)
         if iteration != self.exchanged:
             own = slice(self.own.start, self.own.stop)
             arrays = [array[:, own].copy() for array in self._shared_arrays()]
-            self._take(self.ranks.gather((arrays, read_infos(self.arena))))
+            parts = self.ranks.gather((arrays, read_infos(self.arena)))
+            for views, columns in zip(self._shared_arrays(), zip(*(found for found, _ in parts))):
+                np.concatenate(columns, 1, out=views)
+            infos = sorted(pair for _, found in parts for pair in found.items())
+            for slot in self.arena["infos"]:
+                write_infos(slot, {})
+            write_infos(self.arena["infos"][0], dict(infos))
             self.exchanged = iteration
 
     def _shared_arrays(self) -> list[np.ndarray]:
         """Views [t e ...] of all that is exchanged; the last observations as one row."""
         last = rows_by_step(self.arena["obs"], len(self.arena["raw"]))[-1]
         return [*(self.arena[name] for name in EXCHANGED), last[None]]
-
-    def _take(self, parts: list[tuple[list[np.ndarray], dict]]) -> None:
-        """Fills the columns of all ranks, and merges the infos of their episodes."""
-        for views, arrays in zip(self._shared_arrays(), zip(*(arrays for arrays, _ in parts))):
-            np.concatenate(arrays, 1, out=views)
-        infos = sorted(pair for _, found in parts for pair in found.items())
-        for slot in self.arena["infos"]:
-            write_infos(slot, {})
-        write_infos(self.arena["infos"][0], dict(infos))

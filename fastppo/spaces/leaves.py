@@ -198,12 +198,6 @@ def mask_leaf(obs_space: Space, act_space: Space) -> int | None:
     return [leaf.path for leaf in leaves(obs_space)].index((MASK,))
 
 
-def with_binary_mask(obs_space: Dict) -> Dict:
-    """The space with a MultiBinary as its action mask, so that any mask is stored as bool."""
-    return Dict([(key, MultiBinary(part.shape[0]) if key == MASK else part)
-                 for key, part in subspaces(obs_space)])
-
-
 def can_store(dtype: np.dtype, given: np.dtype) -> bool:
     """Returns True if numbers of `given`, in any byte order, may be stored as `dtype`."""
     return given.char in {"|u1": "?B", "|b1": "?", "<i4": "?bBhHiIlLqQ"}.get(

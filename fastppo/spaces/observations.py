@@ -8,7 +8,7 @@ import math
 from typing import Any, Sequence
 
 import numpy as np
-from gymnasium.spaces import Box, Dict, Space
+from gymnasium.spaces import Box, Dict, MultiBinary, Space
 
 from fastppo.machine import kernels
 from fastppo.spaces.leaves import (
@@ -28,7 +28,6 @@ from fastppo.spaces.leaves import (
     mask_leaf,
     observation_storage,
     subspaces,
-    with_binary_mask,
 )
 
 
@@ -90,7 +89,11 @@ class StoredLeaf:
         fits = can_store if self.counts is None else lambda _, given: given.kind in "biu"
         array = fitting_array(value, self.leaf, (*lead, *self.shape), self.dtype, fits)
         if self.counts is not None:
-            return self._choices(array)
+            array = array - self.start
+            if ((array < 0) | (array >= self.counts.reshape(self.shape))).any():
+                raise ValueError(f"the {self.leaf} is {(array + self.start).tolist()}, which is not"
+                                 f" in {self.leaf.space}")
+            return array.astype(self.dtype)  # counted from 0
         with np.errstate(over="ignore"):
             array = array.astype(self.dtype, copy=False)
         if self.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
@@ -98,14 +101,6 @@ class StoredLeaf:
             raise NonFiniteValue(f"{self.leaf}[{place}] is {array.reshape(-1)[finite.argmin()]} in"
                                  " float32" + f", in row {row}" * bool(lead))
         return array
-
-    def _choices(self, array: np.ndarray) -> np.ndarray:
-        """Choices counted from 0."""
-        array = array - self.start
-        if ((array < 0) | (array >= self.counts.reshape(self.shape))).any():
-            raise ValueError(f"the {self.leaf} is {(array + self.start).tolist()}, which is not in"
-                             f" {self.leaf.space}")
-        return array.astype(self.dtype)
 
     def encode(self, array: np.ndarray) -> np.ndarray:
         """f32 [n width] of stored values [n ...]: choices one-hot, everything else unchanged."""
@@ -127,14 +122,16 @@ class ObservationLayout:
     def __init__(self, space: Space, act_space: Space):
         self.mask = mask_leaf(space, act_space) if isinstance(space, Dict) else None
         self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
-        space = space if self.mask is None else with_binary_mask(space)
-        self.space, self.act_space, self.store = space, act_space, observation_storage(space)
-        self.leaves = [StoredLeaf(leaf) for leaf in leaves(space)]
-        self.factors = choice_counts(act_space) if self.mask is not None else None
-        self.network_space, self.is_box = space, isinstance(space, Box)
+        self.factors, self.network_space = None, space
         if self.mask is not None:
+            self.factors = choice_counts(act_space)
             rest = [(key, part) for key, part in subspaces(space) if key != MASK]
             self.network_space = rest[0][1] if self.wrapped else Dict(rest)
+            space = Dict([(key, MultiBinary(part.shape[0]) if key == MASK else part)
+                          for key, part in subspaces(space)])  # any mask is stored as bool
+        self.space, self.act_space, self.store = space, act_space, observation_storage(space)
+        self.leaves = [StoredLeaf(leaf) for leaf in leaves(space)]
+        self.is_box = isinstance(space, Box)
 
     def to_arrays(self, value: Any, lead: tuple[int, ...] = ()) -> list[np.ndarray]:
         """The arrays [*lead ...] of an observation, or of a batch of them, one for each leaf.
@@ -269,12 +266,3 @@ class ObservationEncoding:
             low, high = leaf.image_range
             return (x - low) / (high - low)
         return x
-
-
-def clamps_normalised_only(layout: ObservationLayout, norm_obs: bool, limit: float) -> bool:
-    """Returns True if clamping every column changes normalised ones only; kernels clamp them all.
-
-    Columns that are not normalised are 0 or 1, so a limit below 1 would change them.
-    """
-    normalised = ObservationEncoding(layout).normalised
-    return not norm_obs or limit >= 1 or normalised.all() or not normalised.any()

@@ -78,8 +78,10 @@ class RolloutRecorder:
         """Continues where the last rollout ended."""
         obs, frames, steps = self.views.obs, self.views.frames, len(self.rewards)
         obs[0] = obs[steps % len(obs)]
-        if frames.size:
-            carry_frames(frames, self.views.stacks)
+        if frames.size:  # see FrameStore
+            stacks = self.views.stacks
+            frames[:, :stacks.shape[2]] = frames[:, steps:]
+            stacks[0] = stacks[steps] - steps
         self.origin, self.returns = self.next_rollout
         self.infos = {}
 
@@ -129,7 +131,10 @@ class ReturnScaling:
 
 
 def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration: int) -> None:
-    """Fills rew [t e] of a rollout from its raw rewards."""
+    """Fills rew [t e] of a rollout from its raw rewards.
+
+    Warns once if more than half of the normalised ones are at their limit.
+    """
     raw, rew, term, trunc, valid = (arena[n] for n in ("raw", "rew", "term", "trunc", "valid"))
     rew[:] = raw * np.float32(config.reward_scale)
     if config.clip_rewards:
@@ -137,17 +142,13 @@ def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration
     if config.norm_rewards:
         rew *= np.float32(returns.scale(iteration, rew, term | trunc, valid, config.gamma))
         np.clip(rew, -config.reward_limit, config.reward_limit, out=rew)
-        warn_at_limit(returns, rew[valid], config.reward_limit)
-
-
-def warn_at_limit(returns: ReturnScaling, rew: np.ndarray, limit: float) -> None:
-    """Warns once if more than half of the normalised rewards [b] are at their limit."""
-    share = 0.0 if returns.warned or not len(rew) else float((abs(rew) == np.float32(limit)).mean())
-    if share > 0.5:
-        returns.warned = True
-        log.warning("%.0f %% of the normalised rewards are at reward_limit=%g, and do not differ:"
-                    " rewards are large beside the spread of their discounted sums"
-                    "\n  fix: norm_rewards=False", 100 * share, limit)
+        limited = valid & (abs(rew) == np.float32(config.reward_limit))
+        if not returns.warned and limited.sum() > valid.sum() / 2:
+            returns.warned = True
+            log.warning("%.0f %% of the normalised rewards are at reward_limit=%g, and do not"
+                        " differ: rewards are large beside the spread of their discounted sums\n"
+                        "  fix: norm_rewards=False", 100 * limited.sum() / valid.sum(),
+                        config.reward_limit)
 
 
 def continues_game(info: Any) -> bool:
@@ -249,13 +250,6 @@ class FrameStore:
         for e in group:
             if running[e].start > now:
                 self.stacks[t, e] = self.base[e] + newest
-
-
-def carry_frames(frames: np.ndarray, stacks: np.ndarray) -> None:
-    """Makes the last observations of a rollout the first ones of the next, see FrameStore."""
-    depth, steps = stacks.shape[2], len(stacks) - 1
-    frames[:, :depth] = frames[:, steps:]
-    stacks[0] = stacks[steps] - steps
 
 
 def rows_by_step(obs: np.ndarray, steps: int) -> list[np.ndarray]:

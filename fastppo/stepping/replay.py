@@ -162,9 +162,8 @@ def replay_episode(envs: Environments, e: int, history: EpisodeHistory,
     `seconds`, or if it ends at another step than it did.
     """
     if history.actions is None:
-        raise EnvError(f"environment {e} was interrupted in an episode that is too long to be"
-                       " replayed: this run cannot go on. An interrupt never reaches a worker"
-                       " process", (Set(num_workers=1), "raise replay_limit"))
+        raise EnvError(f"environment {e} was interrupted in an episode too long to be replayed",
+                       (Set(num_workers=1), "raise replay_limit"))
     begun, total, first = time.monotonic(), 0.0, envs.new_episode(e, history.first_number)
     last = None, envs.begin_episode(e, first._replace(start=history.first_start))
     for step, action in enumerate(to_env(history.actions), history.first_start + 1):

@@ -16,13 +16,7 @@ from fastppo.trainer.rollout_arrays import shares_update
 from fastppo.update.coefficients import coefficients_at
 from fastppo.workers.protocol import START, WARMUP
 from fastppo.workers.team import WorkerRestarts, WorkerTeam
-from fastppo.workers.worker import (
-    HelperPlan,
-    WorkerVecEnv,
-    helper_count,
-    make_worker_serial,
-    shared_memory,
-)
+from fastppo.workers.worker import HelperPlan, WorkerVecEnv, helper_count, make_worker_serial
 
 
 def start_workers(collector: Collector, source: EnvSource, learner: Learner,
@@ -51,7 +45,7 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
         collector.vec = RankEnvs(collector.vec, arena, ranks)
     if helper:
         learner.shared = SharedMinibatches(team, arena, collector.rollout)
-        learner.buffers = shared_memory(learner.buffers, arena)
+        learner.buffers = learner.buffers._replace(grads=arena["grads"], sums=arena["sums"])
 
 
 def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:

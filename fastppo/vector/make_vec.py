@@ -118,9 +118,18 @@ class SharedVectorEnv(VectorEnv):
         self._check_idle("step_async")
         if self._needs_reset.any():
             raise gym_errors.ResetNeeded(
-                f"environment {self._needs_reset.argmax()} needs a reset() before it can step: of"
-                " all environments, or of some by options={'reset_mask': ...}")
-        self._write_actions(actions)
+                f"environment {self._needs_reset.argmax()} needs a reset() before it can step")
+        try:
+            for leaf, rows in zip(self._act_leaves, self._act):
+                value = np.asarray(leaf.of(actions))
+                if value.shape != rows.shape:
+                    raise ValueError(f"shape {value.shape}, wanted {rows.shape}")
+                np.copyto(rows, value, casting="same_kind")
+        except (TypeError, ValueError, LookupError) as error:
+            raise InputError(f"these actions are no element of {self.action_space}:"
+                             f" {type(error).__name__}: {error}",
+                             "give one action for each environment, as action_space.sample() does"
+                             ) from error
         try:
             self._pending = "step"  # before the post: a step that has begun must be waited for
             self._call_backend(self.backend.post)
@@ -238,8 +247,15 @@ class SharedVectorEnv(VectorEnv):
     def _reset_arguments(self, name: str, seed, options: dict | None) -> list[tuple]:
         """The arguments of a reset for each worker; its environments need one from here on."""
         self._check_idle(name)
-        seeds = self._seeds(seed)
-        self._resetting, options = self._reset_mask(options)
+        seeds, mask = self._seeds(seed), np.ones(self.num_envs, bool)
+        if options is not None and "reset_mask" in options:
+            options = dict(options)
+            mask = options.pop("reset_mask")
+            if getattr(mask, "dtype", None) != np.bool_ or mask.shape != (self.num_envs,) or \
+                    not mask.any():
+                raise InputError(f"options['reset_mask'] is {mask!r}", "give a numpy array of"
+                                 f" {self.num_envs} booleans, at least one of them True")
+        self._resetting = mask.copy()
         self._needs_reset |= self._resetting
         return [(seeds[a:b], self._resetting[a:b].tolist(), options) for a, b in self.slices]
 
@@ -269,32 +285,6 @@ class SharedVectorEnv(VectorEnv):
                               "one whole number, 0 or more, or a list with one or None for each")
         return seeds
 
-    def _reset_mask(self, options: dict | None) -> tuple[np.ndarray, dict | None]:
-        """The environments to reset, bool [e], and the options without `reset_mask`."""
-        if options is None or "reset_mask" not in options:
-            return np.ones(self.num_envs, bool), options
-        rest = dict(options)
-        mask = rest.pop("reset_mask")
-        if getattr(mask, "dtype", None) != np.bool_ or mask.shape != (self.num_envs,) or \
-                not mask.any():
-            raise InputError(f"options['reset_mask'] is {mask!r}", "give a numpy array of"
-                             f" {self.num_envs} booleans, at least one of them True")
-        return mask.copy(), rest
-
-    def _write_actions(self, actions) -> None:
-        """Copies the actions into the arena."""
-        try:
-            for leaf, rows in zip(self._act_leaves, self._act):
-                value = np.asarray(leaf.of(actions))
-                if value.shape != rows.shape:
-                    raise ValueError(f"shape {value.shape}, wanted {rows.shape}")
-                np.copyto(rows, value, casting="same_kind")
-        except (TypeError, ValueError, LookupError) as error:
-            raise InputError(f"these actions are no element of {self.action_space}:"
-                             f" {type(error).__name__}: {error}",
-                             "give one action for each environment, as action_space.sample() does"
-                             ) from error
-
     def _observations(self) -> Any:
         arrays = [rows.copy() for rows in self._obs] if self.copy else self._obs
         return build_structure(self.single_observation_space, iter(arrays))
@@ -308,15 +298,12 @@ class SharedVectorEnv(VectorEnv):
         for e in sorted({*step_infos, *ended}):
             final_info, info = step_infos.get(e, ({}, {}))
             if e in ended:
-                final = {"final_obs": self._final_observation(e), "final_info": final_info}
-                infos = self._add_info(infos, final, e)
+                rows = (stepper.elements(leaf, rows[e:e + 1])[0]
+                        for leaf, rows in zip(self._obs_leaves, self._fin))
+                final = build_structure(self.single_observation_space, rows)
+                infos = self._add_info(infos, {"final_obs": final, "final_info": final_info}, e)
             infos = self._add_info(infos, info, e)
         return infos
-
-    def _final_observation(self, e: int) -> Any:
-        rows = (stepper.elements(leaf, rows[e:e + 1])[0]
-                for leaf, rows in zip(self._obs_leaves, self._fin))
-        return build_structure(self.single_observation_space, rows)
 
 
 def _results(replies: list[tuple[list, str]]) -> tuple:

@@ -18,7 +18,7 @@ from fastppo.envs.make import Factory
 from fastppo.errors import Error
 from fastppo.machine import global_rng, kernels, limits
 from fastppo.machine.arena import Arena, Spec
-from fastppo.machine.kernels import UpdateBuffers, UpdateCoefficients, UpdateSamples
+from fastppo.machine.kernels import UpdateCoefficients, UpdateSamples
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan, WaitingActor, first_turn
@@ -27,15 +27,7 @@ from fastppo.stepping.episodes import RolloutViews
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.vecenv import Serial
 from fastppo.workers import protocol
-from fastppo.workers.protocol import (
-    ROLLOUT,
-    START,
-    UPDATING,
-    WARMUP,
-    ControlCells,
-    Mailbox,
-    worker_slices,
-)
+from fastppo.workers.protocol import ControlCells, Mailbox, worker_slices
 from fastppo.workers.team import WorkerRestarts, WorkerTeam
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
@@ -131,11 +123,6 @@ def arena_samples(arena: Arena, norm_obs: bool) -> UpdateSamples:
     return UpdateSamples(frames, *rest, stacks=arena["stacks"][:-1].reshape(len(rest[0]), -1))
 
 
-def shared_memory(memory: UpdateBuffers, arena: Arena) -> UpdateBuffers:
-    """`memory` with the arena's places for what shards leave behind."""
-    return memory._replace(grads=arena["grads"], sums=arena["sums"])
-
-
 def helper_count(workers: int) -> int:
     """How many of `workers` have a core to themselves while the main process computes, too."""
     return min(workers, limits.usable_cores() - 1)
@@ -152,17 +139,18 @@ class UpdateHelper:
         self.done = turns.cells.done[worker]
         self.cells, self.begun, self.terms = turns.cells, None, share.terms
         self.weights = arena["weights"]
-        memory = kernels.update_memory(*share.recipe[:2], arena["params"], None, None)
+        memory = kernels.update_memory(*share.recipe[:2], arena["params"], None, None)._replace(
+            grads=arena["grads"], sums=arena["sums"])
         arena["order"].fill(0)
         self.shards = kernels.MinibatchUpdate(
-            *share.recipe, shared_memory(memory, arena), arena_samples(arena, share.norm_obs),
+            *share.recipe, memory, arena_samples(arena, share.norm_obs),
             arena["order"], share.terms)
 
     def update(self, call: int) -> None:
         """Computes what can be claimed, until that is all or another command is given."""
         weights = (None if x < 0 else x for x in self.weights.tolist())
         self.shards.set_coefficients(self.terms._replace(**dict(zip(having("in_loss"), weights))))
-        self.done.at(UPDATING, 0)
+        self.done.at(protocol.UPDATING, 0)
         go, cell = self.cells.go.value(), self.cells.round
         while (value := cell.value()) != OVER and self.cells.go.value() == go:
             claimed = cell.claim()
@@ -192,7 +180,7 @@ class WorkerVecEnv:
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
-        self.team.run(WARMUP, steps)
+        self.team.run(protocol.WARMUP, steps)
 
     def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
         """See Serial.begin."""
@@ -204,7 +192,7 @@ class WorkerVecEnv:
         for worker, (first, last) in zip(team.workers, slices):
             worker.mailbox.write(pickle.dumps(resumed and resumed.part(first, last)))
         self.begins += 1
-        team.run(START, self.begins)
+        team.run(protocol.START, self.begins)
         for worker in team.workers:
             restarted += [worker.first_env - team.first + e for e in worker.mailbox.read()]
         return restarted
@@ -212,10 +200,10 @@ class WorkerVecEnv:
     def rollout(self, iteration: int) -> None:
         """See Serial.rollout."""
         if self.central:
-            self.team.post(ROLLOUT, iteration)
+            self.team.post(protocol.ROLLOUT, iteration)
             self.central.start(iteration)
             self._infer(first_turn(iteration, self.steps, len(self.central.groups)))
-        self.team.run(ROLLOUT, iteration)
+        self.team.run(protocol.ROLLOUT, iteration)
         if self.central:
             self.central.finish(self.steps)
         if not self._warned:

@@ -12,7 +12,7 @@ from optional_packages import NEEDS_EXTENSION
 from fastppo.compiled.shared_minibatches import SharedMinibatches
 from fastppo.errors import WorkerError
 from fastppo.machine import kernels, limits
-from fastppo.workers import worker_process
+from fastppo.workers import team
 from fastppo.workers.protocol import UPDATING
 
 pytestmark = NEEDS_EXTENSION
@@ -206,7 +206,7 @@ def test_an_update_while_a_rollout_is_interrupted_is_done_alone(
 def test_a_helper_lost_in_the_update_is_named_without_an_environment_and_no_weight_changes(
         trainer, cores, monkeypatch, then, said):
     cores(2)
-    monkeypatch.setattr(worker_process, "STACK_SECONDS", 0.0)
+    monkeypatch.setattr(team, "STACK_SECONDS", 0.0)
     ppo = trainer("CartPole-v1", **SIZES, num_workers=1, step_timeout=0.5)
     rollout, before = ppo.collect(), learnt(ppo)
     claim, worker = ppo.learner.shared.round.claim, ppo.learner.shared.team.workers[0]

@@ -325,18 +325,17 @@ def game(**other):
 @pytest.mark.parametrize("env, settings, what", [
     (Quick, {"end_on_life_loss": True}, "is for preprocessing=atari"),
     (NoGame, ATARI, "games of the Arcade Learning Environment, .* but NoGame"),
-    (Spaceless, ATARI, "but Spaceless has observations of the space None and actions of the space "
-     "None"),
+    (Spaceless, ATARI, "but Spaceless has the spaces None and None"),
     (game(observation_space=Box(np.zeros(9), np.arange(9.0), dtype=np.float64)), ATARI,
-     r"space Box\(9,\) float64 from 0.0 to 8.0 and actions of the space Discrete\(4\)"),
+     r"spaces Box\(9,\) float64 from 0.0 to 8.0 and Discrete\(4\)"),
     (Game, ATARI, "Game skips 4 frames itself"),
     (Game, {"frame_skip": 2}, "Game skips 4 frames itself"),
     (game(_frameskip=(2, 5)), {"frame_skip": 2}, r"skips \(2, 5\) frames itself"),
     (lambda: MaxAndSkipObservation(Quick(), 3), {"frame_skip": 2}, "skips 3 frames itself"),
     ("Scripted-v0", {**ATARI, "env_kwargs": {"frameskip": 3}}, "skips 3 frames itself"),
-    (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"space Box.*\(128,\)"),
-    (game(observation_space=Dict(image=Box(0, 1))), ATARI, "space Dict"),
-    (game(action_space=Box(0, 1)), ATARI, "which have frames and Discrete actions"),
+    (game(observation_space=Box(0, 255, (128,), np.uint8)), ATARI, r"spaces Box.*\(128,\)"),
+    (game(observation_space=Dict(image=Box(0, 1))), ATARI, "spaces Dict"),
+    (game(action_space=Box(0, 1)), ATARI, "of frames and Discrete actions"),
     ("Scripted-v0", {**ATARI, "vec": "native"}, "is for the ids of ale-py"),
     (Quick, {"preprocessing": "ataru"}, "one of none, atari"),
     (Quick, {"end_on_life_loss": 2}, "end_on_life_loss is 2")])

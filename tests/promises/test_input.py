@@ -365,7 +365,7 @@ def test_a_vector_environment_without_spaces_is_told_so(trainer):
 
 def test_a_callable_that_gives_no_environment_is_a_setting_that_is_wrong(trainer):
     with pytest.raises(
-            ConfigError, match="^os:getcwd did not return a gymnasium.Env, but str\n  f"):
+            ConfigError, match="^os:getcwd returned str, not a gymnasium.Env\n  f"):
         trainer("os:getcwd")
     with pytest.raises(ConfigError, match="math:sin cannot be made .*takes exactly one.*\n  fix"):
         trainer("math:sin")

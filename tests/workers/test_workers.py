@@ -36,7 +36,7 @@ from fastppo import PPO
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.errors import ConfigError, WorkerError
 from fastppo.machine import limits
-from fastppo.workers import protocol, worker_process
+from fastppo.workers import protocol, team
 from fastppo.workers.protocol import WARMUP, worker_slices
 
 # name: longest episode, steps a rollout; so that episodes end in all ways they can within three.
@@ -244,7 +244,7 @@ def test_a_worker_that_never_reads_its_job_is_reported_however_large_that_is(
         tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(worker_process, "STACK_SECONDS", 0.0)
+    monkeypatch.setattr(team, "STACK_SECONDS", 0.0)
     large = bytes(1 << 20)
     with nothing_left(), running_workers([lambda: Calm(len(large))], 1, reset_timeout=0.5) as vec:
         with pytest.raises(WorkerError, match=r"starting\) has not answered .*reset_timeout"):
@@ -310,7 +310,7 @@ def test_of_what_a_worker_wrote_the_last_64_kb_are_kept_for_an_error():
         stream = io.BytesIO(written.encode())
         worker = types.SimpleNamespace(process=types.SimpleNamespace(stdout=stream), output="",
                                        echo=False)
-        worker_process._copy_output(worker)
+        team._copy_output(worker)
         assert worker.output == kept
 
 
