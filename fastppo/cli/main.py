@@ -131,8 +131,8 @@ def reported_elsewhere(error: Error, interrupts: Interrupts) -> bool:
     end = time.monotonic() + OTHERS_SECONDS * (typed or isinstance(error, RankError))
     while time.monotonic() < end and not (typed and interrupts.signum):
         time.sleep(0.05)
-    from fastppo.ranks.ranks import first_to_report
-    return bool(typed and interrupts.signum) or not first_to_report()
+    ranks = sys.modules.get("fastppo.ranks.processes")  # None: it has met no other process
+    return bool(typed and interrupts.signum) or ranks is not None and not ranks.first_to_report()
 
 
 def choose_verb(argv: Sequence[str]) -> tuple[Callable, list[str]]:
