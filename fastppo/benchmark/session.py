@@ -140,7 +140,9 @@ def run_session(settings: dict[str, Any], options: Any,
     """
     job = Measurement("", without_output(settings), options.seconds, options.iterations)
     rounds = measure_rounds(job, options, report_progress)
-    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
+    return {"rounds": len(rounds), "facts": rounds[0]["limit", 0]["facts"],
+            "machine": {"processor": limits.cpu_model(), "usable_cores": limits.usable_cores(),
+                        "system": platform.system()},
             "limits": [one.pop(("limit", 0)) for one in rounds],
             "measured": [{"part": part, "processes": count,
                           "rounds": [one[part, count] for one in rounds]}
@@ -193,8 +195,7 @@ def measure_round(job: Measurement, options: Any, name: str,
 
 def profile_trace(settings: dict[str, Any], options: Any) -> dict[str, Any]:
     """The trace of some iterations, with the number of workers of the settings."""
-    settings = without_output(settings)
-    job = Measurement("profile", settings, options.seconds, options.iterations)
+    job = Measurement("profile", without_output(settings), options.seconds, options.iterations)
     return run_jobs([job])[0]["trace"]
 
 
@@ -237,9 +238,3 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     return {**config, **first, "seconds": job.seconds, "iterations": job.iterations, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),
             "minibatch": rows // config["num_minibatches"]}
-
-
-def machine() -> dict[str, Any]:
-    """The processor, its usable cores, and the operating system."""
-    return {"processor": limits.cpu_model(), "usable_cores": limits.usable_cores(),
-            "system": platform.system()}

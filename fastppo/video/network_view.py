@@ -115,20 +115,16 @@ def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
         return [Choices(_finite(part.softmax(-1))) for part in params.split(sizes, -1)]
     if isinstance(head, heads.Bernoulli):
         return [Choices(_finite(params.sigmoid()))]
-    if isinstance(head, heads.Normal):
-        return [_moments(*head.normal(params))]
     if isinstance(head, heads.Beta):
         params = td.Beta(*(1 + F.softplus(params)).chunk(2, -1))
     if isinstance(params, td.Categorical):
         return [Choices(_finite(params.probs))]
     try:
-        return [_moments(params.mean, params.stddev)]
+        mean, std = head.normal(params) if isinstance(head, heads.Normal) else (
+            params.mean, params.stddev)
     except (AttributeError, NotImplementedError):  # an unknown head, or distribution
         return []
-
-
-def _moments(mean: Tensor, std: Tensor) -> Normals:
-    return Normals(_finite(mean), _finite(std.expand_as(mean)))
+    return [Normals(_finite(mean), _finite(std.expand_as(mean)))]
 
 
 def _finite(x: Tensor) -> np.ndarray:

@@ -32,7 +32,6 @@ from fastppo.video.frames import (
     FramePainter,
     View,
     WatchedMoment,
-    frames_per_second,
     watched_env,
     watched_moments,
 )
@@ -172,7 +171,8 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
         mode = None if view == "network" else FRAMES
         envs = stack.enter_context(watched_env(policy, factory, seed, mode))
         painter = FramePainter(envs, factory.name, view, caption)
-        append = stack.enter_context(video_file(path, fps or frames_per_second(envs.envs[0])))
+        fps = fps or float(envs.envs[0].metadata.get("render_fps") or 30)
+        append = stack.enter_context(video_file(path, fps))
         for moment in islice(watched_moments(envs, episodes, deterministic),
                              FRAME_LIMIT if frames is None else frames):
             append(painter.paint(moment))
