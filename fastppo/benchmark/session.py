@@ -140,9 +140,7 @@ def run_session(settings: dict[str, Any], options: Any,
     """
     job = Measurement("", without_output(settings), options.seconds, options.iterations)
     rounds = measure_rounds(job, options, report_progress)
-    return {"rounds": len(rounds), "facts": rounds[0]["limit", 0]["facts"],
-            "machine": {"processor": limits.cpu_model(), "usable_cores": limits.usable_cores(),
-                        "system": platform.system()},
+    return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
             "limits": [one.pop(("limit", 0)) for one in rounds],
             "measured": [{"part": part, "processes": count,
                           "rounds": [one[part, count] for one in rounds]}
@@ -238,3 +236,9 @@ def sizes_of(config: dict[str, Any], job: Measurement) -> dict[str, Any]:
     return {**config, **first, "seconds": job.seconds, "iterations": job.iterations, "rows": rows,
             "env_kwargs": job.settings.get("env_kwargs") or {}, "cores": limits.usable_cores(),
             "minibatch": rows // config["num_minibatches"]}
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its usable cores, and the operating system."""
+    return {"processor": limits.cpu_model(), "usable_cores": limits.usable_cores(),
+            "system": platform.system()}

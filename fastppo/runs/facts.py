@@ -49,6 +49,7 @@ def system_facts(torch_threads: int) -> dict[str, Any]:
     needed = {extra: {package.name: version for package, version in packages}
               for extra, packages in needed_packages().items()}
     bits, file = fingerprint(torch_threads), installation.extension_file()
+    quota, (total, allowed) = limits.core_quota(), limits.memory_sizes()
     return {"fastppo": {"version": __version__, "commit": installation.commit_of(),
                         "folder": tilde(installation.PACKAGE_FOLDER)},
             "python": {"version": platform.python_version(),
@@ -56,23 +57,18 @@ def system_facts(torch_threads: int) -> dict[str, Any]:
                        "executable": tilde(sys.executable), "platform": platform.platform()},
             "torch": {"version": bits["torch"], "cuda": torch.version.cuda or torch.version.hip,
                       "devices": limits.gpus(), "no_device": limits.no_gpu() or None},
-            "machine": machine_facts(),
+            "machine": {"cpu": limits.cpu_model(), "bf16": limits.has_bf16(),
+                        "cores": limits.affinity_cores(),
+                        "quota": None if quota == float("inf") else quota,
+                        "usable": limits.usable_cores(), "memory": finite(total),
+                        "memory_limit": finite(allowed),
+                        "memory_free": finite(limits.free_memory())},
             "kernels": {"backend": kernels.backend(), "file": file and tilde(file),
                         "simd": vector_level({*bits["cpu_flags"].split()}) if file else None,
                         "workers": can_start_workers()},
             "packages": needed.pop("", {}), "extras": needed,
             "environments": {family.name: is_installed(family) for family in FAMILIES_KNOWN},
             "fingerprint": bits}
-
-
-def machine_facts() -> dict[str, Any]:
-    """Cores, CPU, memory in bytes; None where there is no limit, or it is unknown."""
-    quota, (total, allowed) = limits.core_quota(), limits.memory_sizes()
-    return {"cpu": limits.cpu_model(), "bf16": limits.has_bf16(),
-            "cores": limits.affinity_cores(),
-            "quota": None if quota == float("inf") else quota, "usable": limits.usable_cores(),
-            "memory": finite(total), "memory_limit": finite(allowed),
-            "memory_free": finite(limits.free_memory())}
 
 
 def finite(size: int) -> int | None:

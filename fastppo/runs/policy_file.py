@@ -72,7 +72,7 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
     if model is not None:  # what is wrong with it is no fault of the file
         Config(model=model)
         model = import_callable(model, "model") if isinstance(model, str) else model
-    tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
+    tensors, texts = read_tensor_file(path, POLICY_FORMAT)
     try:
         stored = texts["config"]
         if stored["model"] not in MODELS and model is None:
@@ -238,7 +238,9 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     named, cannot be made, or has other spaces than the policy.
     """
     config = policy.config
-    env = trained_environment(config) if env is None else env
+    if env is None:
+        env = config.eval_env or config.env_name
+        check_registered(env, "the policy")
     if env_kwargs is None and env == config.env_name:
         env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
@@ -248,13 +250,6 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
                  (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
                  "give the environment that it was trained on, with the same env_kwargs")
     return source.evaluation_factories()
-
-
-def trained_environment(config: Config) -> str:
-    """The id of the environment in which a run evaluated; ConfigError if it is no registered id."""
-    name = config.eval_env or config.env_name
-    check_registered(name, "the policy")
-    return name
 
 
 def stored_arguments(env_name: str, env_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:
