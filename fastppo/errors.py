@@ -23,7 +23,6 @@ Omit("lr", "gamma")     leave --lr and --gamma out         leave lr and gamma ou
 Install("atari")        pip install "fastppo[atari]"       the same
 DidYouMean("lr")        did you mean --lr?                 did you mean lr?
 Each((what, fix), ...)  what: fix, a line for each         the same
-Within("with {}", fix)  with --num_workers=0               with num_workers=0
 "a sentence"            the sentence                       the same
 (fix, fix)              alternatives, joined by "; or "
 """

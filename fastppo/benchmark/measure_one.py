@@ -21,7 +21,6 @@ import sys
 import time
 from typing import Any, Callable, NamedTuple, Sequence
 
-import gymnasium
 import gymnasium as gym
 import numpy as np
 import torch
@@ -42,13 +41,6 @@ WRAPPERS = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.Pa
 Span = tuple[int, str, int, int]  # worker (-1: main process), command, begin, end in monotonic_ns
 
 
-class Episode(NamedTuple):
-    """One recorded episode of an environment; the last one may be unfinished."""
-
-    seed: int
-    actions: list[Any]
-
-
 class Recorder:
     """The episodes of a run by environment, from its rollouts in order."""
 
@@ -61,12 +53,12 @@ class Recorder:
         ended = (rollout.term | rollout.trunc).numpy()
         self.rollouts.append((rollout.act.numpy().copy(), ended, rollout.valid.numpy().copy()))
 
-    def episodes(self, e: int) -> list[Episode]:
-        """All episodes of environment `e`."""
+    def episodes(self, e: int) -> list[tuple[int, Any]]:
+        """(seed, actions) of all episodes of environment `e`; the last one may be unfinished."""
         act, ended = (np.concatenate([one[i][:, e] for one in self.rollouts]) for i in (0, 1))
         parts = np.split(act, np.flatnonzero(ended) + 1)
-        return [Episode(kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, number),
-                        self.to_env(part)) for number, part in enumerate(parts) if len(part)]
+        return [(kernels.episode_seed(self.config.seed, Purpose.ENV_SEED, e, number),
+                 self.to_env(part)) for number, part in enumerate(parts) if len(part)]
 
 
 def without_wrappers(env: gym.Env) -> gym.Env:
@@ -76,18 +68,18 @@ def without_wrappers(env: gym.Env) -> gym.Env:
     return env
 
 
-def time_episodes(env: gym.Env, episodes: Sequence[Episode]) -> tuple[float, float]:
-    """Mean seconds of one step and of one reset over `episodes`."""
+def time_episodes(env: gym.Env, episodes: Sequence[tuple[int, Any]]) -> tuple[float, float]:
+    """Mean seconds of one step and of one reset over `episodes`, each (seed, actions)."""
     step_seconds, reset_seconds = 0.0, 0.0
-    for episode in episodes:
+    for seed, actions in episodes:
         start = time.perf_counter()
-        env.reset(seed=episode.seed)
+        env.reset(seed=seed)
         begin = time.perf_counter()
-        for action in episode.actions:
+        for action in actions:
             env.step(action)
         step_seconds += time.perf_counter() - begin
         reset_seconds += begin - start
-    steps = sum(len(episode.actions) for episode in episodes)
+    steps = sum(len(actions) for _, actions in episodes)
     return step_seconds / steps, reset_seconds / len(episodes)
 
 
@@ -256,7 +248,7 @@ def run_facts(ppo) -> dict[str, Any]:
             "parameters": sum(param.numel() for param in policy.parameters()),
             "native": ppo.source.vector is not None, "kernels": kernels.backend(),
             "versions": {"Python": sys.version.split()[0], "torch": torch.__version__,
-                         "numpy": np.__version__, "Gymnasium": gymnasium.__version__}}
+                         "numpy": np.__version__, "Gymnasium": gym.__version__}}
 
 
 def measure_profile(ppo, job: Measurement) -> dict[str, Any]:

@@ -193,8 +193,7 @@ def measure_round(job: Measurement, options: Any, name: str,
 
 def profile_trace(settings: dict[str, Any], options: Any) -> dict[str, Any]:
     """The trace of some iterations, with the number of workers of the settings."""
-    settings = without_output(settings)
-    job = Measurement("profile", settings, options.seconds, options.iterations)
+    job = Measurement("profile", without_output(settings), options.seconds, options.iterations)
     return run_jobs([job])[0]["trace"]
 
 

@@ -71,29 +71,28 @@ def cores(session: dict[str, Any], processes: int) -> int:
 
 
 def peers(session: dict[str, Any]) -> list[dict[str, Any]]:
-    """The other systems' figures, each compared with the best of ours."""
+    """The other systems' figures, each compared with the best of ours.
+
+    They are of the rounds in which a system did not fail. `ratio` is fastppo's median / its median,
+    None as this where it failed in every round.
+    """
     ours = {part: max((one["median"] for one in figures(session) if one["part"] == part),
                       default=0.0) for part in TITLES}
-    return [peer_figure(one["part"], one["rounds"], ours[PEERS[one["part"]].part],
-                        session["facts"]["config"]["env_name"])
-            for one in session["measured"] if one["part"] in PEERS]
-
-
-def peer_figure(name: str, rounds: Sequence[dict[str, Any]], ours: float, env_name: str
-                ) -> dict[str, Any]:
-    """The figure of system `name` from the rounds in which it did not fail.
-
-    `ratio` is fastppo's median / its median, None as this where it failed in every round.
-    """
-    worked = [one for one in rounds if "rate" in one]
-    failures = [one["failed"] for one in rounds if "failed" in one]
-    rates = spread(worked) if worked else dict.fromkeys(("median", "low", "high"))
-    first = worked[0] if worked else {}
-    other_env = first.get("env_name", env_name)
-    return {"name": name, "title": PEERS[name].title, "version": first.get("version"), **rates,
-            "part": PEERS[name].part, "ratio": ours / rates["median"] if worked else None,
-            "env_name": "" if other_env == env_name else other_env,
-            "failures": len(failures), "failed": failures[-1] if failures else ""}
+    found, env_name = [], session["facts"]["config"]["env_name"]
+    for name, rounds in ((one["part"], one["rounds"]) for one in session["measured"]):
+        if name not in PEERS:
+            continue
+        title, part, _ = PEERS[name]
+        worked = [one for one in rounds if "rate" in one]
+        failures = [one["failed"] for one in rounds if "failed" in one]
+        rates = spread(worked) if worked else dict.fromkeys(("median", "low", "high"))
+        first = worked[0] if worked else {}
+        other_env = first.get("env_name", env_name)
+        found.append({"name": name, "title": title, "version": first.get("version"), **rates,
+                      "part": part, "ratio": ours[part] / rates["median"] if worked else None,
+                      "env_name": "" if other_env == env_name else other_env,
+                      "failures": len(failures), "failed": failures[-1] if failures else ""})
+    return found
 
 
 def parts_of_step(session: dict[str, Any], processes: int) -> dict[str, float]:

@@ -121,8 +121,8 @@ def report_bits(old: Path, new: Path, reached: int) -> bool:
     model, same_model = "not compared, because the run has none of this step", True
     if summary.get("steps") == reached and (old / known_names.MODEL_FILE).is_file():
         model, same_model = model_text(*(
-            read_tensor_file(folder / known_names.MODEL_FILE, POLICY_FORMAT, "a policy",
-                             "the command")[0] for folder in (old, new)))
+            read_tensor_file(folder / known_names.MODEL_FILE, POLICY_FORMAT)[0]
+            for folder in (old, new)))
     same &= same_model
     print(f"{'equal' if same else 'differs':9} metrics: {metrics}; model: {model}", flush=True)
     causes = likely_causes(*(read_object(folder / known_names.SYSTEM_FILE)

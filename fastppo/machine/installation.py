@@ -56,11 +56,6 @@ def check_loggers(names: Sequence[str]) -> None:
                               Install(name))
 
 
-def no_cuda(device: str, why: str) -> ConfigError:
-    """The error for a GPU that torch cannot use."""
-    return ConfigError(f"device={device}, but {why}", Set(device="cpu"))
-
-
 def needed_packages() -> dict[str, list[tuple[Requirement, str | None]]]:
     """(package, its installed version) by extra; "" has those that fastppo itself needs.
 

@@ -128,25 +128,6 @@ def memory_sizes(root: Path = ROOT) -> tuple[int, int]:
     return total, min(allowed, default=NO_LIMIT)
 
 
-def descriptors() -> tuple[int, int]:
-    """(file descriptors that this process may have, those it has); (NO_LIMIT, 0) if unknown."""
-    try:
-        import resource
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return NO_LIMIT if limit < 0 else limit, len(os.listdir("/proc/self/fd"))
-    except (ImportError, OSError):  # Windows, macOS
-        return NO_LIMIT, 0
-
-
-def free_bytes(folder: str) -> int | None:
-    """The free bytes of a folder's file system; None without such a folder."""
-    try:
-        found = os.statvfs(folder)
-    except (OSError, AttributeError):  # AttributeError: Windows
-        return None
-    return found.f_bavail * found.f_frsize
-
-
 def keep_freed_memory() -> bool:
     """Makes glibc keep freed memory of up to 32 MiB a piece, to use it again; False without glibc.
 

@@ -123,7 +123,11 @@ class ImageEncoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [b f] of images as the normaliser returns them."""
-        return self.dense(self.convs(channels_last(frames_as_channels(x))))
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 5:  # stacked frames
+            x = (x.permute(0, 1, 4, 2, 3) if channels_are_last(x.shape[2:]) else x).flatten(1, 2)
+        return self.dense(self.convs(channels_last(x)))
 
 
 class Residual(nn.Module):
@@ -180,15 +184,6 @@ def dense_weights(model: str, shape: tuple[int, int, int]) -> int:
     """The weights of the dense layer of an ImageEncoder, where nearly all of them are."""
     kind = IMAGE_NETWORKS[model]
     return kind.size * conv_features(kind.convs(shape[0], None), shape)
-
-
-def frames_as_channels(x: Tensor) -> Tensor:
-    """Images as the normaliser returns them, as [b channels height width]."""
-    if x.ndim == 3:
-        return x[:, None]
-    if x.ndim == 5:
-        return (x.permute(0, 1, 4, 2, 3) if channels_are_last(x.shape[2:]) else x).flatten(1, 2)
-    return x
 
 
 def make_encoder(layout: ObservationLayout, config: Config,
@@ -284,8 +279,13 @@ def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf
     `offsets` maps id(parameter) to its place in the flat vector. `image` is the observation, if the
     network sees it as one.
     """
-    rows = [] if image is None else [image_row(image)]
-    buffers, features = itertools.count(1), {}
+    rows, buffers, features = [], itertools.count(1), {}
+    if image is not None:  # how its bytes lie, and which becomes 1
+        planes, height, width = image.image_shape
+        size, last = planes * height * width, image.shape[-2:] != (height, width)
+        frames = image.shape[0] if len(image.shape) == 4 else 1
+        rows.append((0, 0, size, size, 0, 0, 0, IMAGE, planes // frames, height * width, int(last),
+                     int(image.image_range[1])))
     for body, head in ((net.actor_body, net.actor), (net.critic_body, net.critic)):
         if body not in features:  # a shared body is computed once
             features[body] = src = 0
@@ -296,16 +296,6 @@ def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf
         rows.append((features[body], OUTPUT, head.in_features, head.out_features,
                      offsets[id(head.weight)], offsets[id(head.bias)], 0, *DENSE))
     return np.array(rows, np.int64)
-
-
-def image_row(image: StoredLeaf) -> tuple[int, ...]:
-    """The row of an image that is the observation: how its bytes lie, and which becomes 1."""
-    planes, height, width = image.image_shape
-    last = image.shape[-2:] != (height, width)
-    frames = image.shape[0] if len(image.shape) == 4 else 1
-    size = planes * height * width
-    return 0, 0, size, size, 0, 0, 0, IMAGE, planes // frames, height * width, int(last), \
-        int(image.image_range[1])
 
 
 def body_rows(body: nn.Module, offsets: Mapping[int, int], image: StoredLeaf | None

@@ -363,17 +363,6 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
         return MultiCategorical(choice_counts(space).tolist())
     if isinstance(space, MultiBinary):
         return Bernoulli(math.prod(space.shape))
-    return _box_head(space, config, features)
-
-
-def least_outputs(act_space: Space) -> int:
-    """The outputs of a built-in network for actions of a space, at least."""
-    parts = [leaf.space for leaf in leaves(act_space)]
-    return sum(sum(choice_counts(part).tolist()) if isinstance(part, (Discrete, MultiDiscrete))
-               else math.prod(part.shape) for part in parts)
-
-
-def _box_head(space: Space, config: Config, features: int) -> Head:
     count, init = math.prod(space.shape), config.log_std_init
     bounds_map = "scale" if config.action_scaling else "clip"
     if fixed := config.std is not None:
@@ -387,6 +376,13 @@ def _box_head(space: Space, config: Config, features: int) -> Head:
     if config.distribution == "state_gaussian":
         return StateGaussian(count, init, bounds_map, config.std_scale, config.min_std)
     return Gaussian(count, init, bounds_map, fixed)
+
+
+def least_outputs(act_space: Space) -> int:
+    """The outputs of a built-in network for actions of a space, at least."""
+    parts = [leaf.space for leaf in leaves(act_space)]
+    return sum(sum(choice_counts(part).tolist()) if isinstance(part, (Discrete, MultiDiscrete))
+               else math.prod(part.shape) for part in parts)
 
 
 def fixed_std(space: Space, config: Config) -> np.ndarray:

@@ -126,7 +126,7 @@ class ObservationNormaliser(RunningMoments):
             return torch.cat([flat[:, factor] == torch.arange(int(count), device=x.device)
                               for factor, count in enumerate(stored.counts)], -1).float()
         if i in self.encoding.images:
-            x = channels_first(stored.shape, x)
+            x = x.movedim(-1, -3) if channels_are_last(stored.shape[-3:]) else x
             x = channels_last(x) if self.channels_last else x  # bytes, a quarter of the floats
             return self.encoding.scaled(i, x).float()
         if not self.encoding.numbers[i]:
@@ -140,12 +140,6 @@ class ObservationNormaliser(RunningMoments):
 def update_snapshot(observer: ObservationNormaliser, keys: Any) -> None:
     """Sets shift and scale, which a state dict does not have, from the moments it had."""
     observer.restore(observer.state)
-
-
-def channels_first(shape: tuple[int, ...], x: Tensor) -> Tensor:
-    """Images [b ... h w c] as [b ... c h w], if the last of three axes of `shape` is the shortest.
-    """
-    return x.movedim(-1, -3) if channels_are_last(shape[-3:]) else x
 
 
 def channels_last(x: Tensor) -> Tensor:

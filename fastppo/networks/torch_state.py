@@ -3,7 +3,7 @@
 import re
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, Iterator
+from typing import Iterator
 
 import torch
 from torch import nn
@@ -73,8 +73,12 @@ def gpu_arithmetic(tf32: bool) -> Iterator[None]:
 
     Convolutions have the same bits each time. RNN_WARNING is not heard.
     """
-    products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = _gpu_settings()
+    products, layers, before = torch.backends.cuda.matmul, torch.backends.cudnn, []
+    for holder in (products, layers, getattr(layers, "conv", 0), getattr(layers, "rnn", 0)):
+        for name in ("allow_tf32", "deterministic", "fp32_precision"):
+            # Once a script has set a new name of torch 2.9, torch refuses to read the old one.
+            with suppress(RuntimeError, AttributeError):
+                before.append((holder, name, getattr(holder, name)))
     products.allow_tf32 = layers.allow_tf32 = tf32  # with the new names torch.compile fails
     layers.deterministic = True
     warnings.filters.insert(0, RNN_WARNING)  # catch_warnings would make the script's heard again
@@ -84,20 +88,6 @@ def gpu_arithmetic(tf32: bool) -> Iterator[None]:
         warnings.filters[:] = [x for x in warnings.filters if x is not RNN_WARNING]
         for holder, name, value in before:
             setattr(holder, name, value)
-
-
-def _gpu_settings() -> list[tuple[Any, str, Any]]:
-    """(holder, name, value) of what gpu_arithmetic changes, under the new names of torch 2.9, too.
-
-    Once a script has set a new name, torch refuses to read the old one.
-    """
-    layers, found = torch.backends.cudnn, []
-    for holder in (torch.backends.cuda.matmul, layers, getattr(layers, "conv", 0),
-                   getattr(layers, "rnn", 0)):
-        for name in ("allow_tf32", "deterministic", "fp32_precision"):
-            with suppress(RuntimeError, AttributeError):
-                found.append((holder, name, getattr(holder, name)))
-    return found
 
 
 @contextmanager

@@ -135,8 +135,7 @@ def find_checkpoint(place: Path) -> Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a file; CheckpointError if it is missing, damaged or something else."""
-    tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT, "a checkpoint",
-                                      "ppo.checkpoint(path)")
+    tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT)
     try:
         state = join_tree(texts["state"], tensors)
         return Checkpoint(path, settings_to_continue(texts["config"]), texts["code"],

@@ -64,7 +64,7 @@ def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
 
 def read_bundle(path: Path) -> CrashBundle:
     """The bundle in a file; CheckpointError if it is missing, damaged or something else."""
-    tensors, texts = read_tensor_file(path, BUNDLE_FORMAT, "the bundle of a fault", "a run")
+    tensors, texts = read_tensor_file(path, BUNDLE_FORMAT)
     try:
         *numbers, actions = join_tree(texts["history"], tensors)
         stored = {name: default_of(name) for name in WRAPPING} | texts["settings"]

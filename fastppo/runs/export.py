@@ -22,7 +22,6 @@ import warnings
 from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
@@ -160,36 +159,24 @@ def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recordin
     """`steps` steps of the policy in a new environment, episode after episode.
 
     Frames are stacked as in the policy's space. Raises EnvError if the environment fails,
-    InputError if its spaces are not those of the policy.
+    InputError if its spaces are not those of the policy, SpaceError for one without support.
     """
     make.masked = policy.observer.layout.mask is not None
     env, = make_envs([make])
     try:
-        if (count := stacked_frames(policy, env)) > 1:
+        ours, theirs = (leaves(layout.network_space)[0].space.shape for layout in (
+            policy.observer.layout, ObservationLayout(*spaces_of(env))))
+        if ours and ours[0] > 1 and ours[1:] == theirs:
             faults.close_all([env])
-            make.stack = count
+            make.stack = ours[0]
             env, = make_envs([make])
         if spaces_of(env) != (policy.obs_space, policy.act_space):
             raise InputError(f"the environment has the spaces {spaces_of(env)}, the policy"
                              f" {(policy.obs_space, policy.act_space)}",
                              "give the environment it was trained on, preprocessed as it was there")
-
-        def step(act: Any) -> tuple[Any, bool]:
-            obs, _, term, trunc, _ = env.step(act)
-            return obs, term or trunc
-        return record(policy, lambda seed: env.reset(seed=seed)[0], step, steps)
+        return record(policy, lambda seed: env.reset(seed=seed)[0], env.step, steps)
     finally:
         faults.close_all([env])
-
-
-def stacked_frames(policy: Policy, env: gym.Env) -> int:
-    """The number of observations of `env` that may be stacked in one of the policy's.
-
-    Raises SpaceError for a space without support.
-    """
-    layouts = policy.observer.layout, ObservationLayout(*spaces_of(env))
-    ours, theirs = (leaves(layout.network_space)[0].space.shape for layout in layouts)
-    return ours[0] if ours and ours[1:] == theirs else 1
 
 
 def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
@@ -203,15 +190,15 @@ def sample_episodes(policy: Policy, steps: int = STEPS) -> Recording:
                        if np.asarray(x).dtype.kind == "f" else x, space.sample())
         masked = layout.unusable(layout.rows([obs]))
         return {**obs, MASK: np.ones_like(obs[MASK])} if masked else obs
-    return record(policy, sample, lambda act: (sample(act), next(ends)), steps)
+    return record(policy, sample, lambda act: (sample(act), 0, next(ends), False, {}), steps)
 
 
-def record(policy: Policy, reset: Callable[[int], Any], step: Callable[[Any], tuple[Any, bool]],
-           steps: int) -> Recording:
+def record(policy: Policy, reset: Callable[[int], Any], step: Callable[[Any], tuple], steps: int
+           ) -> Recording:
     """`steps` steps of the policy; EnvError if `reset` or `step` fails.
 
-    `reset(seed)` is the first observation of an episode, `step(action)` (the next, True if it is
-    the last).
+    `reset(seed)` is the first observation of an episode, `step(action)` what an environment
+    returns.
     """
     ports, columns = inputs_of(policy), policy.observer.layout.leaves
     rows, first, states, over = [], [], [], True
@@ -224,7 +211,8 @@ def record(policy: Policy, reset: Callable[[int], Any], step: Callable[[Any], tu
                          for column, port in zip(columns, ports)])
             states.append(state)
             act, state = predict_step(policy, obs, state)
-            obs, over = step(act)
+            obs, _, term, trunc, _ = step(act)
+            over = term or trunc
     return Recording([np.stack(leaf) for leaf in zip(*rows)], np.array(first, bool),
                      np.concatenate(states))
 

@@ -48,45 +48,29 @@ def system_facts(torch_threads: int) -> dict[str, Any]:
     """
     needed = {extra: {package.name: version for package, version in packages}
               for extra, packages in needed_packages().items()}
-    bits = fingerprint(torch_threads)
+    bits, file = fingerprint(torch_threads), installation.extension_file()
+    quota, (total, allowed) = limits.core_quota(), limits.memory_sizes()
     return {"fastppo": {"version": __version__, "commit": installation.commit_of(),
                         "folder": tilde(installation.PACKAGE_FOLDER)},
             "python": {"version": platform.python_version(),
                        "implementation": sys.implementation.name,
                        "executable": tilde(sys.executable), "platform": platform.platform()},
-            "torch": torch_facts(), "machine": machine_facts(),
-            "kernels": kernel_facts(bits["cpu_flags"].split()),
+            "torch": {"version": bits["torch"], "cuda": torch.version.cuda or torch.version.hip,
+                      "devices": limits.gpus(), "no_device": limits.no_gpu() or None},
+            "machine": {"cpu": limits.cpu_model(), "bf16": limits.has_bf16(),
+                        "cores": limits.affinity_cores(),
+                        "quota": None if quota == float("inf") else quota,
+                        "usable": limits.usable_cores(), "memory": finite(total),
+                        "memory_limit": finite(allowed),
+                        "memory_free": finite(limits.free_memory())},
+            "kernels": {"backend": kernels.backend(), "file": file and tilde(file),
+                        "simd": vector_level({*bits["cpu_flags"].split()}) if file else None,
+                        "workers": can_start_workers()},
             "packages": needed.pop("", {}), "extras": needed,
             "environments": {family.name: is_installed(family) for family in FAMILIES_KNOWN},
             "fingerprint": bits}
 
 
-def torch_facts() -> dict[str, Any]:
-    """The build of torch and the number of its devices, which are not opened."""
-    return {"version": str(torch.__version__), "cuda": torch.version.cuda or torch.version.hip,
-            "devices": limits.gpus(), "no_device": limits.no_gpu() or None}
-
-
-def machine_facts() -> dict[str, Any]:
-    """Cores, CPU, memory in bytes, open files; None where there is no limit, or it is unknown."""
-    quota, (total, allowed) = limits.core_quota(), limits.memory_sizes()
-    files, _ = limits.descriptors()
-    return {"cpu": limits.cpu_model(), "bf16": limits.has_bf16(),
-            "cores": limits.affinity_cores(),
-            "quota": None if quota == float("inf") else quota, "usable": limits.usable_cores(),
-            "memory": finite(total), "memory_limit": finite(allowed),
-            "memory_free": finite(limits.free_memory()), "open_files": finite(files),
-            "dev_shm": limits.free_bytes("/dev/shm")}
-
-
 def finite(size: int) -> int | None:
     """A size, or None for no limit, which version 1 of control groups writes as about 2^63."""
     return size if size < 2**60 else None
-
-
-def kernel_facts(flags: list[str]) -> dict[str, Any]:
-    """The kernels in use and their vector instructions on a CPU with some flags; workers."""
-    file = installation.extension_file()
-    return {"backend": kernels.backend(), "file": file and tilde(file),
-            "simd": vector_level({*flags}) if file else None,
-            "workers": can_start_workers()}

@@ -72,9 +72,17 @@ def read_policy(path: str | os.PathLike, model=None) -> tuple[Policy, Config]:
     if model is not None:  # what is wrong with it is no fault of the file
         Config(model=model)
         model = import_callable(model, "model") if isinstance(model, str) else model
-    tensors, texts = read_tensor_file(path, POLICY_FORMAT, "a policy", "ppo.save(path)")
+    tensors, texts = read_tensor_file(path, POLICY_FORMAT)
     try:
-        config = _stored_config(texts["config"], model, path)
+        stored = texts["config"]
+        if stored["model"] not in MODELS and model is None:
+            name = stored["model"]
+            raise PathError(f"{path} holds a model of your own, {name}, and code that a file names"
+                            " is never imported",
+                            Set(model=name if ":" in name else "my_module:MyNet"))
+        stored["model"] = model or stored["model"]
+        config = Config(**{name: stored[name] for name in Config.__match_args__  # and no others
+                           if name in stored and name not in having("not_in_policy")})
         spaces = [_build_space(texts[name], name, tensors) for name in ("obs_space", "act_space")]
         policy = build_policy(*spaces, config, model)
         policy.load_state_dict(tensors)
@@ -112,18 +120,6 @@ def start_from_policy(ppo, path: str | os.PathLike) -> None:
                         ) from error
     log.warning("starting with the weights and observation moments of %s; it does not have the"
                 " optimizer's moments, adapted rates, the scaling of rewards or steps taken", path)
-
-
-def _stored_config(stored: dict[str, Any], model: Any, path: Path) -> Config:
-    """The Config in a file, without settings that this version or a policy does not need."""
-    if stored["model"] not in MODELS and model is None:
-        name = stored["model"]
-        raise PathError(f"{path} holds a model of your own, {name}, and code that a file names"
-                        " is never imported",
-                        Set(model=name if ":" in name else "my_module:MyNet"))
-    stored["model"] = model or stored["model"]
-    return Config(**{name: stored[name] for name in Config.__match_args__
-                     if name in stored and name not in having("not_in_policy")})
 
 
 def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -242,7 +238,9 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     named, cannot be made, or has other spaces than the policy.
     """
     config = policy.config
-    env = trained_environment(config) if env is None else env
+    if env is None:
+        env = config.eval_env or config.env_name
+        check_registered(env, "the policy")
     if env_kwargs is None and env == config.env_name:
         env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
@@ -252,13 +250,6 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
                  (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
                  "give the environment that it was trained on, with the same env_kwargs")
     return source.evaluation_factories()
-
-
-def trained_environment(config: Config) -> str:
-    """The id of the environment in which a run evaluated; ConfigError if it is no registered id."""
-    name = config.eval_env or config.env_name
-    check_registered(name, "the policy")
-    return name
 
 
 def stored_arguments(env_name: str, env_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:

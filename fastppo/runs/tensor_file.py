@@ -46,14 +46,12 @@ def write_file(path: Path, data: bytes, private: bool = False) -> None:
                               " free space, under a shorter name") from error
 
 
-def read_tensor_file(path: Path, form: str, what: str, writer: str
-                     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors, JSON values) of a file in the format `form`.
+def read_tensor_file(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors, JSON values) of a file in the format `form`, such as "fastppo policy 1".
 
-    `what` is the name of its contents, `writer` the call that writes it. Raises CheckpointError if
-    it is missing, damaged or of another format.
+    Raises CheckpointError if it is missing, damaged or of another format.
     """
-    check_file(path, form.split()[1])
+    check_file(path, kind := form.split()[1])
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -65,8 +63,8 @@ def read_tensor_file(path: Path, form: str, what: str, writer: str
         return tensors, {name: json.loads(text) for name, text in metadata.items()}
     except (SafetensorError, OSError, RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is not {what} of this version of fastppo, or is damaged: {error}",
-            f"give a file that {writer} wrote, or another copy of it") from error
+            f"{path} is not a {kind} of this version of fastppo, or is damaged: {error}",
+            "give another copy of it, or a file that this version wrote") from error
 
 
 def _digest(tensors: dict[str, Tensor], texts: dict[str, str]) -> str:

@@ -135,13 +135,11 @@ def as_callbacks(callbacks: Callbacks) -> tuple[Callback, ...]:
     for callback in found:
         wrong = [name for name in dir(callback) if name.startswith("on_") and name not in EVENTS
                  and callable(getattr(callback, name, None))]
-        if wrong:
-            raise ConfigError(f"the callback {callback!r} has {', '.join(wrong)}, but learn calls"
-                              f" only {', '.join(EVENTS)}")
-        if isinstance(callback, type) or not (methods := _methods(callback)):
-            what = "a class" if isinstance(callback, type) else "no function"
-            raise ConfigError(f"learn was given the callback {callback!r}, which is {what} and no"
-                              f" object with any of {', '.join(EVENTS)}",
+        if wrong or isinstance(callback, type) or not (methods := _methods(callback)):
+            what = f"has {', '.join(wrong)}" if wrong else "is a class" \
+                if isinstance(callback, type) else "is no function"
+            raise ConfigError(f"the callback {callback!r} {what}, but learn calls only"
+                              f" {', '.join(EVENTS)} of an object, or a function",
                               "ppo.learn(callbacks=[lambda ppo, stats: print(stats)])")
         for event, method in methods.items():
             try:

@@ -58,10 +58,9 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
 
 def attached_simulator(collector: Collector, env: VectorEnv) -> bool:
     """Makes `collector` step `env` if that is a simulator, whose rollout stays on its device."""
-    from fastppo.gpu.simulator import Simulator
+    from fastppo.gpu.simulator import DeviceVector, Simulator
     if not isinstance(env, Simulator):
         return False
-    from fastppo.gpu.simulator import DeviceVector
     policy, seed = collector.policy, collector.config.seed
     collector.vec = vec = DeviceVector(env, collector.arena, policy, seed)
     collector.rollout = collector.rollout._replace(

@@ -193,19 +193,14 @@ def action_metrics(ppo) -> dict[str, float]:
     counts, rows = choices_of_components(ppo.policy.act_space), action_rows(ppo.whole)
     if not len(rows):
         return {}
-    return shares_of_choices(counts, rows) | spread_of_numbers(ppo, counts, rows)
-
-
-def shares_of_choices(counts: list[int], rows: np.ndarray) -> dict[str, float]:
-    """The share of each choice in actions [n k], at most MOST: choices of the first components."""
-    found: dict[str, float] = {}
+    found: dict[str, float] = {}  # first the shares of at most MOST choices
     for c, n in enumerate(counts):
         if n and len(found) < MOST:
             start = "actions/share_" + f"{c}_" * (len(counts) > 1)
             shares = np.bincount(rows[:, c].astype(np.int64), minlength=n) / len(rows)
             found |= {f"{start}{i}": share
                       for i, share in enumerate(shares[:MOST - len(found)].tolist())}
-    return found
+    return found | spread_of_numbers(ppo, counts, rows)
 
 
 def spread_of_numbers(ppo, counts: list[int], rows: np.ndarray) -> dict[str, float]:

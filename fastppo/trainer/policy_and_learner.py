@@ -42,7 +42,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
     # One thread, so that the weights do not depend on the host's cores; a user's layers draw from
     # torch's global generator.
     with seeded_rng(generator.initial_seed()), torch_threads(1):
-        if own or config.norm_values or config.precision == "bf16":
+        if own or config.norm_values:
             from fastppo.trainer import user_parts
         if own:
             net = user_parts.make_user_network(model or config.model, seen.network_space, act_space)
@@ -61,7 +61,6 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             policy.net = PopArt(policy.net, user_parts.ends_in_critic(policy))
         if config.precision == "bf16":
             from fastppo.networks.encoders import compute_in_bf16
-            user_parts.check_bf16_head(policy)
             compute_in_bf16(net, own)
     for part in policy.eval().modules():
         if isinstance(part, nn.RNNBase):  # in eval cuDNN has no gradient

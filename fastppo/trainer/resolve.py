@@ -135,8 +135,7 @@ def usable_device(config: Config) -> str:
     if device == "auto":
         device = "cuda" if limits.gpus() else "cpu"
     if device.startswith("cuda") and (why := limits.no_gpu()):
-        from fastppo.machine.installation import no_cuda
-        raise no_cuda(device, why)
+        raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
     if device.startswith("cpu"):
         return "cpu"  # there is one
     by_rank = device == "cuda" and (limits.rank_count() > 1 or config.device_ids)

@@ -219,14 +219,6 @@ def takes_channels_last(policy: Policy) -> bool:
     return True
 
 
-def check_bf16_head(policy: Policy) -> None:
-    """Raises ModelError for distributions that the network returns: their numbers would be bf16."""
-    if isinstance(policy.head, DistributionHead):
-        raise ModelError("precision is 'bf16', which would round the numbers of the distributions"
-                         " that the model returns",
-                         (Set(precision="fp32"), "return (action parameters, value)"))
-
-
 def trial_inputs(policy: Policy) -> list[Any]:
     """Inputs of the network: two made-up observations, and the initial state if it has memory."""
     obs = policy.observer(policy.observer.tensors(trial_rows(policy.observer.layout)))
@@ -262,6 +254,10 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
     Raises ModelError if `dist` is not over the actions, or cannot do what the settings need.
     """
     name, space = describe_output(dist), policy.act_space
+    if config.precision == "bf16":
+        raise ModelError("precision is 'bf16', which would round the numbers of the distributions"
+                         " that the model returns",
+                         (Set(precision="fp32"), "return (action parameters, value)"))
     for setting in ("std", "distribution"):
         if (value := getattr(config, setting)) != default_of(setting):
             raise ModelError(f"the model returned {name}, on which {setting}={value} has no effect",

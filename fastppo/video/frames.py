@@ -7,7 +7,6 @@ import os
 from contextlib import contextmanager, nullcontext
 from typing import Any, Iterator, Literal, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -90,11 +89,6 @@ def watched_moments(envs: EvaluationEnvs, episodes: int, deterministic: bool
             yield WatchedMoment(number, step, total, over)
 
 
-def frames_per_second(env: gym.Env) -> float:
-    """The rate at which an environment is meant to be seen, by its metadata; 30 without one."""
-    return float(env.metadata.get("render_fps") or 30)
-
-
 class FramePainter:
     """Paints one picture for each moment of the episodes of `envs`, all of the same size.
 
@@ -130,7 +124,15 @@ class FramePainter:
         return whole
 
     def _frame(self) -> Image.Image:
-        image = Image.fromarray(rendered_frame(self.envs))
+        """The frame of the first environment, as large as it is shown."""
+        try:
+            frame = np.asarray(self.envs.envs[0].render())
+            if frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
+                raise ValueError(f"the frame is {frame.dtype} {list(frame.shape)}, not uint8"
+                                 " [height width 3]")
+        except BaseException as error:  # a user's environment may raise anything
+            raise self.envs.fault(0, "render()", error) from error
+        image = Image.fromarray(frame)
         self.frame_size = self.frame_size or shown_size(*image.size)
         larger = image.width < self.frame_size[0]  # pixels of a game stay sharp
         return image.resize(self.frame_size, Image.Resampling.NEAREST if larger
@@ -140,18 +142,6 @@ class FramePainter:
         seen = network_view(self.envs.policy, self.envs.obs, self.envs.states)
         self.limits = np.maximum(self.limits, seen.limits)  # scales that only grow do not flicker
         return Panel(size).draw(seen._replace(limits=self.limits, names=self.names))
-
-
-def rendered_frame(envs: EvaluationEnvs) -> np.ndarray:
-    """The frame u8 [h w 3] of the first environment; raises EnvError if it is none."""
-    try:
-        frame = np.asarray(envs.envs[0].render())
-        if frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
-            raise ValueError(f"the frame is {frame.dtype} {list(frame.shape)}, not uint8"
-                             " [height width 3]")
-        return frame
-    except BaseException as error:  # a user's environment may raise anything
-        raise envs.fault(0, "render()", error) from error
 
 
 def action_names(env: Any) -> tuple[str, ...]:

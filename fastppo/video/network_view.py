@@ -66,23 +66,17 @@ def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> Networ
             for i, leaf in enumerate(observer.encoding.leaves)]
     images = [frame for i, array in enumerate(arrays) if seen[i]
               for frame in image_frames(as_bytes(observer.encoding, i, array))]
-    named = zip(seen, leaves(observer.layout.network_space), network_inputs(policy, stored))
-    found = [(".".join(map(str, place.path)), part) for image, place, part in named if not image]
+    x, places = observer(stored), leaves(observer.layout.network_space)
+    inputs = [x[0, columns] for columns in observer.encoding.columns] if observer.flat else [
+        leaf.of(x)[0].flatten() for leaf in places]
+    found = [(".".join(map(str, place.path)), part.cpu().numpy())
+             for image, place, part in zip(seen, places, inputs) if not image]
     numbers = [part for _, part in found]
     shown = np.nan_to_num(np.concatenate([np.zeros(0, np.float32), *numbers]))
     limits = np.full_like(shown, SHOWN_DEVIATIONS) if observer.norm else \
         np.maximum(np.abs(shown), TINY)
     return NetworkView(images, shown, limits, action_view(policy.head, params), float(value),
                        [(key, len(part)) for key, part in found if key], observer.norm)
-
-
-def network_inputs(policy: Policy, stored: Any) -> list[np.ndarray]:
-    """The network's input for each leaf of a stored observation, tensors [1 ...]: f32 [k]."""
-    observer = policy.observer
-    x = observer(stored)
-    parts = [x[0, columns] for columns in observer.encoding.columns] if observer.flat else [
-        leaf.of(x)[0].flatten() for leaf in leaves(observer.layout.network_space)]
-    return [part.cpu().numpy() for part in parts]
 
 
 def as_bytes(encoding: ObservationEncoding, i: int, image: np.ndarray) -> np.ndarray:
@@ -115,20 +109,16 @@ def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
         return [Choices(_finite(part.softmax(-1))) for part in params.split(sizes, -1)]
     if isinstance(head, heads.Bernoulli):
         return [Choices(_finite(params.sigmoid()))]
-    if isinstance(head, heads.Normal):
-        return [_moments(*head.normal(params))]
     if isinstance(head, heads.Beta):
         params = td.Beta(*(1 + F.softplus(params)).chunk(2, -1))
     if isinstance(params, td.Categorical):
         return [Choices(_finite(params.probs))]
     try:
-        return [_moments(params.mean, params.stddev)]
+        mean, std = head.normal(params) if isinstance(head, heads.Normal) else (
+            params.mean, params.stddev)
     except (AttributeError, NotImplementedError):  # an unknown head, or distribution
         return []
-
-
-def _moments(mean: Tensor, std: Tensor) -> Normals:
-    return Normals(_finite(mean), _finite(std.expand_as(mean)))
+    return [Normals(_finite(mean), _finite(std.expand_as(mean)))]
 
 
 def _finite(x: Tensor) -> np.ndarray:

@@ -32,7 +32,6 @@ from fastppo.video.frames import (
     FramePainter,
     View,
     WatchedMoment,
-    frames_per_second,
     watched_env,
     watched_moments,
 )
@@ -172,7 +171,8 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
         mode = None if view == "network" else FRAMES
         envs = stack.enter_context(watched_env(policy, factory, seed, mode))
         painter = FramePainter(envs, factory.name, view, caption)
-        append = stack.enter_context(video_file(path, fps or frames_per_second(envs.envs[0])))
+        fps = fps or float(envs.envs[0].metadata.get("render_fps") or 30)
+        append = stack.enter_context(video_file(path, fps))
         for moment in islice(watched_moments(envs, episodes, deterministic),
                              FRAME_LIMIT if frames is None else frames):
             append(painter.paint(moment))
@@ -202,8 +202,17 @@ class VideoRecorder:
         """Records, if it is due; then calls on_video of the others, and updates time/... ."""
         if not crosses(self.interval, ppo.progress.begin, ppo.step):
             return
+        path = None
         with ppo.clock(VIDEO):
-            path = self._record(ppo)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                path = record_episode(ppo, self.folder / f"step-{ppo.step:09d}{best_format()}")
+            except Exception as error:  # renderers and encoders may raise anything
+                if not self.failed:
+                    why = error.what.partition("\n")[0] if isinstance(error, Error) \
+                        else error_line(error)
+                    note(f"the video at step {ppo.step:,} failed, and training goes on: {why}")
+        self.failed = path is None
         stats |= ppo.clock.stats(ppo.step)
         if path is not None:
             for method in ppo.hooks.video:
@@ -211,21 +220,6 @@ class VideoRecorder:
 
     def close(self) -> None:
         """No environment is open between two videos."""
-
-    def _record(self, ppo) -> Path | None:
-        """Records an episode, and returns the file; None if that failed."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = record_episode(ppo, self.folder / f"step-{ppo.step:09d}{best_format()}")
-        except Exception as error:  # renderers and encoders may raise anything
-            if not self.failed:
-                why = error.what.partition("\n")[0] if isinstance(error, Error) \
-                    else error_line(error)
-                note(f"the video at step {ppo.step:,} failed, and training goes on: {why}")
-            self.failed = True
-            return None
-        self.failed = False
-        return path
 
 
 def record_episode(ppo, path: Path) -> Path:

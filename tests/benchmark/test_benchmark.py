@@ -62,10 +62,10 @@ def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers
         bare = measure_one.without_wrappers(gym.make(env, max_episode_steps=15))
         assert type(bare) is type(bare.unwrapped)
         episodes = recorder.episodes(e)
-        assert sum(len(one.actions) for one in episodes) == 80 and len(episodes) > 4
-        for episode in episodes[:-1]:  # the last one is unfinished
-            bare.reset(seed=episode.seed)
-            ends = [any(bare.step(action)[2:4]) for action in episode.actions]
+        assert sum(len(actions) for _, actions in episodes) == 80 and len(episodes) > 4
+        for seed, actions in episodes[:-1]:  # the last one is unfinished
+            bare.reset(seed=seed)
+            ends = [any(bare.step(action)[2:4]) for action in actions]
             assert not any(ends[:-1]) and (ends[-1] or len(ends) == 15)  # without the TimeLimit
 
 

@@ -560,7 +560,7 @@ def forge_name(path: Path, env_name: str) -> None:
     """Gives a file of a run another environment, and a checksum that fits."""
     with safe_open(path, "pt") as file:
         form = file.metadata()["format"]
-    tensors, texts = tensor_file.read_tensor_file(path, form, "", "")
+    tensors, texts = tensor_file.read_tensor_file(path, form)
     texts["config"]["env_name"] = env_name
     tensor_file.write_tensor_file(path, form, tensors, texts)
 
@@ -1107,7 +1107,7 @@ def test_a_replay_repeats_an_action_as_often_as_training_did(command):
 
 
 def test_a_bundle_that_is_older_than_a_setting_has_its_default(command, bundle):
-    tensors, texts = tensor_file.read_tensor_file(bundle, BUNDLE_FORMAT, "", "")
+    tensors, texts = tensor_file.read_tensor_file(bundle, BUNDLE_FORMAT)
     for name in ("frame_skip", "grayscale", "resize"):
         assert texts["settings"].pop(name) == Config.__dataclass_fields__[name].default
     tensor_file.write_tensor_file(bundle, BUNDLE_FORMAT, tensors, texts)

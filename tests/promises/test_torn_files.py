@@ -189,7 +189,7 @@ def of_torch():
 
 def of_the_future(folder):
     """A file of another format, under a checksum that is right."""
-    tensors, texts = read_tensor_file(checkpoints_in(folder)[0], CHECKPOINT_FORMAT, "", "")
+    tensors, texts = read_tensor_file(checkpoints_in(folder)[0], CHECKPOINT_FORMAT)
     write_tensor_file(folder / "future", "fastppo checkpoint 99", tensors, texts)
     return (folder / "future").read_bytes()
 

@@ -379,7 +379,7 @@ def test_a_policy_is_no_checkpoint_and_a_place_without_one_is_named(folder):
 
 def test_a_state_that_lies_about_itself_is_an_error(folder):
     found = checkpoints_in(folder)[0]
-    tensors, texts = tensor_file.read_tensor_file(found, "fastppo checkpoint 2", "", "")
+    tensors, texts = tensor_file.read_tensor_file(found, "fastppo checkpoint 2")
     for wrong in ({"dict": []}, {"tensor": "nowhere"}, {"code": "import os"}, [], 3):
         tensor_file.write_tensor_file(found, "fastppo checkpoint 2", tensors,
                                       texts | {"state": wrong})

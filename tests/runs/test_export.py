@@ -430,7 +430,7 @@ def test_the_command_names_every_input_in_the_order_in_which_a_graph_takes_them(
 
 def forge(path: str, **settings):
     """Changes settings in the file of a policy, with a checksum that fits."""
-    tensors, texts = read_tensor_file(Path(path), POLICY_FORMAT, "", "")
+    tensors, texts = read_tensor_file(Path(path), POLICY_FORMAT)
     texts["config"] |= settings
     write_tensor_file(Path(path), POLICY_FORMAT, tensors, texts)
 

@@ -146,7 +146,7 @@ def mutated_tensors(rng, tensors):
 def test_contents_that_were_changed_give_one_error_or_are_harmless(
         count, seed, kind, files, tmp_path):
     read, form = KINDS[kind]
-    tensors, texts = read_tensor_file(files / f"{kind}.safetensors", form, "", "")
+    tensors, texts = read_tensor_file(files / f"{kind}.safetensors", form)
     rng, refused = random.Random(seed), 0
     for _ in range(count):
         changed = mutated_tensors(rng, tensors) if rng.random() < 0.4 else tensors
@@ -160,7 +160,7 @@ def test_contents_that_were_changed_give_one_error_or_are_harmless(
     (60, 3), *(pytest.param(1_000, 200 + part, marks=pytest.mark.faults) for part in range(4))])
 def test_a_run_that_is_resumed_from_changed_contents_is_one_error_or_goes_on(
         count, seed, files, tmp_path):
-    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT, "", "")
+    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT)
     rng, refused, path = random.Random(seed), 0, tmp_path / "mutated"
     for _ in range(count):
         changed = mutated_tensors(rng, tensors) if rng.random() < 0.4 else tensors
@@ -175,7 +175,7 @@ def test_a_run_that_is_resumed_from_changed_contents_is_one_error_or_goes_on(
 
 def lying(files, tmp_path, change):
     """The error of a policy's file whose texts and tensors `change` has changed."""
-    tensors, texts = read_tensor_file(files / "policy.safetensors", POLICY_FORMAT, "", "")
+    tensors, texts = read_tensor_file(files / "policy.safetensors", POLICY_FORMAT)
     change(tensors, texts)
     write_tensor_file(tmp_path / "lies", POLICY_FORMAT, tensors, texts)
     return outcome(load, tmp_path / "lies")
@@ -215,7 +215,7 @@ def test_a_checkpoint_whose_settings_lie_is_refused_and_imports_nothing(
     (tmp_path / "pwn.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     path = tmp_path / "checkpoint.safetensors"
-    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT, "", "")
+    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT)
     texts["config"].update(SETTINGS[lie])
     write_tensor_file(path, CHECKPOINT_FORMAT, tensors, texts)
     with pytest.raises((CheckpointError, ConfigError)):
@@ -225,7 +225,7 @@ def test_a_checkpoint_whose_settings_lie_is_refused_and_imports_nothing(
 
 def test_a_checkpoint_does_not_choose_where_files_are_written(files, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT, "", "")
+    tensors, texts = read_tensor_file(files / "checkpoint.safetensors", CHECKPOINT_FORMAT)
     texts["config"].update(run_dir=str(tmp_path / "evil"), worker_env=["AWS_SECRET_KEY"])
     write_tensor_file(tmp_path / "c", CHECKPOINT_FORMAT, tensors, texts)
     with PPO.resume(tmp_path / "c", chance) as ppo:
@@ -337,7 +337,7 @@ def test_no_file_makes_its_reader_take_the_memory_that_it_claims_or_wait(files, 
         path.write_bytes(make) if isinstance(make, bytes) else make(path)
         names[path.name] = name
     for name, lie in LIES.items():
-        tensors, texts = read_tensor_file(files / "policy.safetensors", POLICY_FORMAT, "", "")
+        tensors, texts = read_tensor_file(files / "policy.safetensors", POLICY_FORMAT)
         lie(tensors, texts)
         write_tensor_file(tmp_path / str(len(names)), POLICY_FORMAT, tensors, texts)
         names[str(len(names))] = name

@@ -8,10 +8,10 @@ from envs_for_tests import Chance, Counting, Fenced
 from gymnasium.spaces import Box, Dict, Discrete
 from optional_packages import NEEDS_BOX2D
 
-from fastppo import Config, Policy, load
+from fastppo import Policy, load
 from fastppo.errors import ConfigError, EnvError
 from fastppo.evaluation import evaluate
-from fastppo.runs.policy_file import factories_for, stored_arguments, trained_environment
+from fastppo.runs.policy_file import factories_for, stored_arguments
 
 MIXED = Dict(a=Box(-np.inf, np.inf, (3,), np.float32), b=Discrete(4))
 
@@ -70,11 +70,14 @@ def test_it_predicts_and_moves_as_the_policy_that_was_saved(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my_module:MyEnv", "NoSuchEnv-v7", "os:system"])
-def test_code_that_a_file_names_is_never_imported(name):
+def test_code_that_a_file_names_is_never_imported(name, trainer, tmp_path):
+    policy = saved(trainer("CartPole-v1"), tmp_path)
+    assert factories_for(policy)[0].name == "CartPole-v1"
+    policy.config = policy.config.replace(env_name=name)
     with pytest.raises(ConfigError, match="never imported"):
-        trained_environment(Config(env_name=name))
-    assert trained_environment(Config(env_name="CartPole-v1")) == "CartPole-v1"
-    assert trained_environment(Config(env_name=name, eval_env="Acrobot-v1")) == "Acrobot-v1"
+        factories_for(policy)
+    policy.config = policy.config.replace(eval_env="CartPole-v1")
+    assert factories_for(policy)[0].name == "CartPole-v1"
 
 
 @pytest.mark.parametrize("kwargs, used", [

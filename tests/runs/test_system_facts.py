@@ -11,7 +11,7 @@ import torch
 from fastppo import __version__
 from fastppo.machine import kernels, limits
 from fastppo.runs import facts as facts_of
-from fastppo.runs.facts import finite, kernel_facts, torch_facts, vector_level
+from fastppo.runs.facts import finite, system_facts, vector_level
 
 
 def test_the_facts_are_those_of_this_process_and_plain_json():
@@ -45,7 +45,7 @@ def test_the_vector_level_is_the_widest_that_the_kernels_have(flags, level):
 def test_without_the_extension_there_is_no_level_and_no_file(monkeypatch):
     monkeypatch.setattr(facts_of.installation, "extension_file", lambda: None)
     monkeypatch.setattr(kernels, "COMPILED", False)
-    assert kernel_facts(["avx2", "fma"]) == {
+    assert system_facts(1)["kernels"] == {
         "backend": "numba", "file": None, "simd": None, "workers": False}
 
 
@@ -57,17 +57,16 @@ def test_why_there_is_no_device_is_said(monkeypatch, tmp_path, build, driver, sa
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(limits, "DRIVER", tmp_path if driver else tmp_path / "none")
-    found = torch_facts()
+    found = system_facts(1)["torch"]
     assert (found["cuda"], found["devices"]) == (build, 0) and said in found["no_device"]
 
 
 def test_with_a_device_there_is_no_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert torch_facts()["devices"] == 2 and torch_facts()["no_device"] is None
+    found = system_facts(1)["torch"]
+    assert found["devices"] == 2 and found["no_device"] is None
 
 
-def test_sizes_without_a_limit_are_none(tmp_path):
+def test_sizes_without_a_limit_are_none():
     assert finite(9223372036854771712) is None and finite(2**63) is None and finite(5) == 5
-    assert limits.free_bytes(str(tmp_path)) > 0
-    assert limits.free_bytes(str(tmp_path / "none")) is None

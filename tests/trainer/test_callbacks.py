@@ -49,7 +49,7 @@ def test_an_object_with_one_of_the_methods_is_a_callback_and_a_class_is_none(tra
     one, ppo = End(), trainer(Constant)
     ppo.learn(32, callbacks=[one])
     assert one.ended == 1
-    with pytest.raises(ConfigError, match=r"(?s)is a class and no object.*callbacks="):
+    with pytest.raises(ConfigError, match=r"(?s)is a class, but learn calls.*callbacks="):
         ppo.learn(64, callbacks=End)
 
 
