@@ -29,8 +29,8 @@ def measure(options: argparse.Namespace) -> list[list[float]]:
     from fastppo import Config
     from fastppo.learner import Batch, Learner
     from fastppo.trainer.policy_and_learner import build_policy
-    from fastppo.update.coefficients import coefficients_at
     from fastppo.update.flat_parameters import FlatParameters
+    from fastppo.update.schedules import coefficients_at
     if options.kept:
         from fastppo.machine.limits import keep_freed_memory
         keep_freed_memory()

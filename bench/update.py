@@ -23,8 +23,8 @@ from fastppo.compiled.learner import CompiledLearner
 from fastppo.learner import Batch, Learner
 from fastppo.networks.encoders import ActorCritic, DenseEncoder
 from fastppo.policy import Policy
-from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.schedules import coefficients_at
 
 
 def learner_of(kind: type[Learner], options: argparse.Namespace, count: int) -> Learner:

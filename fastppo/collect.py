@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fastppo.config import Config
 from fastppo.machine import kernels
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.networks.frame_stacks import stacked_observations
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping.episodes import ReturnScaling, fill_rewards
 from fastppo.stepping.replay import EnvSnapshots
+from fastppo.stepping.rewards import ReturnScaling, fill_rewards
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 
@@ -91,7 +91,7 @@ class Collector:
 
 
 def prepare_rollout(arena: Arena) -> None:
-    """Clears what is written only where an episode ends; poisons (NaN) what every step writes."""
+    """Clears what is written only where an episode ends; poisons (NaN) what the rest write."""
     for name, value in (("term", False), ("trunc", False), ("valid", True), ("length", 0),
                         ("total", np.nan), ("nxt", np.nan), ("val", np.nan), ("logp", np.nan)):
         arena[name].fill(value)

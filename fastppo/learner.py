@@ -12,9 +12,9 @@ from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.networks.normaliser import RunningMoments
 from fastppo.update.batches import Batch, PolicyOutput, flatten_rollout, normalise_advantages
-from fastppo.update.coefficients import Coefficients, KLControl
 from fastppo.update.flat_parameters import FlatParameters, restored_at_end
 from fastppo.update.optimizers import make_clipping, make_optimizer
+from fastppo.update.schedules import Coefficients, KLControl
 from fastppo.update.statistics import Statistics, average, check_finite, loss_report, ratio_stats
 
 
@@ -88,7 +88,7 @@ class Learner:
         """
         self.flat.check()
         samples, epochs = self.flatten(rollout, self.flat.values.device), []
-        with restored_at_end(self.stateful) as undo:  # check_finite raises it for a gradient
+        with restored_at_end(self.stateful) as undo:  # unless undo.pop_all() was reached
             with self.helpers(rollout, coefs) as self.helped:
                 for epoch in range(self.config.epochs if len(samples.adv) else 0):
                     batch, self.optimizer.rates = samples, self.kl_control.rates(coefs)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fastppo.machine.kernels import ActionNoise, Purpose
 from fastppo.networks import predict_input
-from fastppo.networks.heads import Head, make_head
+from fastppo.networks.action_heads import Head, make_head
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.observations import ObservationLayout

@@ -20,7 +20,7 @@ from fastppo.trainer.callbacks import Callbacks, Hooks, learning, learns_already
 from fastppo.trainer.metrics import EpisodeMetrics, PartTimer, explained_variance
 from fastppo.trainer.rollout_arrays import check_rollout
 from fastppo.trainer.run import Run, restarted_on_fault
-from fastppo.update.coefficients import Coefficients, coefficients_at
+from fastppo.update.schedules import Coefficients, coefficients_at
 
 if TYPE_CHECKING:
     from fastppo.evaluation.evaluate import Evaluation
@@ -42,9 +42,9 @@ class PPO(Run):
     learner: Learner
     episodes: EpisodeMetrics  # the last finished ones
     clock: PartTimer  # seconds of each part of training
-    hooks: Hooks  # the callbacks of the `learn` that runs
+    hooks: Hooks  # the callbacks of the running `learn`
     total: int  # the step at which `learn` ends
-    ranks: Any  # machine.ranks.Ranks: the processes that torchrun has started
+    ranks: Any  # limits.OneProcess, or ranks.processes.Ranks under torchrun
     made: ExitStack  # closes all of them, the last first
     tf32: bool | None  # products of a GPU; None on the CPU
 

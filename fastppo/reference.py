@@ -2,8 +2,8 @@
 
 Nothing here is the recursion a kernel uses, so that the two cannot share a mistake. Arrays are
 time-major, [t e]; results are float64 arrays that are returned, where a kernel fills an `out`.
-The networks themselves have no entry: torch's modules are their definition. Nor have images: the
-versions in kernels_numba.py are plain numpy, and a resized image is OpenCV's.
+The networks and the losses have no entry: torch's modules and learner.py are their definition. Nor
+have images: the versions in kernels_numba.py are plain numpy, and a resized image is OpenCV's.
 """
 
 from enum import IntEnum

@@ -18,7 +18,7 @@ import numpy as np
 from fastppo.envs.make import Factory
 from fastppo.machine.global_rng import GlobalRngWatch
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping import episodes, replay
+from fastppo.stepping import replay, rollout_recorder
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import NO_RULES, REWARD_MAX, WARMUP_EPISODE, Environments
 
@@ -30,13 +30,13 @@ class Serial(Environments):
     interrupt, which reaches the main process alone.
     """
 
-    def __init__(self, factories: Sequence[Factory], views: episodes.RolloutViews, actor: Actor,
-                 seed: int, first: int = 0, groups: Sequence[range] = (), note=None,
+    def __init__(self, factories: Sequence[Factory], views: rollout_recorder.RolloutViews,
+                 actor: Actor, seed: int, first: int = 0, groups: Sequence[range] = (), note=None,
                  name: str = "", rules=NO_RULES, log: replay.EpisodeLog | None = None):
         super().__init__(factories, seed, first, note, name, rules)
         self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
-        self.writer = episodes.ObservationWriter(views, self.layout, first)
+        self.writer = rollout_recorder.ObservationWriter(views, self.layout, first)
         self.obs = self.writer.rows
         self.log, self.steps = log, [None] * len(factories)  # (step, limit) of running episodes
 
@@ -53,7 +53,7 @@ class Serial(Environments):
         The next rollout starts there. Returns the environments that cannot continue.
         """
         origin, self.progress = resumed.step if resumed else 0, replay.RolloutProgress()
-        self.recorder = episodes.RolloutRecorder(self.views, self.first, origin)
+        self.recorder = rollout_recorder.RolloutRecorder(self.views, self.first, origin)
         self.now, self.rng_watch = origin - 1, GlobalRngWatch(self.views.drawn, self.name)
         restarted = replay.begin_episodes(self, resumed, episode)
         self.writer.copy(self.obs[-1], range(len(self.envs)))
@@ -111,7 +111,7 @@ class Serial(Environments):
                     obs = writer.convert(obs)
                 rewards[e], slots[e][...] = rew, obs
             except BaseException as error:
-                episodes.discard_or_raise(self, self.recorder, t, e, error)
+                rollout_recorder.discard_or_raise(self, self.recorder, t, e, error)
                 continue
             if term or trunc or length + 1 >= limit:
                 self._end_episode(actor, t, e, term, trunc or length + 1 >= limit, info)

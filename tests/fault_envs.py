@@ -173,14 +173,15 @@ def hanging_with_the_gil(env):
 
 def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     """Workers on `factories` and their arena, without torch: only warmup can be asked of them."""
-    from fastppo.machine.arena import Arena
+    from fastppo.machine.shared_memory import Arena
     from fastppo.spaces.actions import ActionMapping
     from fastppo.spaces.observations import ObservationLayout
     from fastppo.stepping.environments import NO_RULES
-    from fastppo.stepping.episodes import infos_spec
+    from fastppo.stepping.rollout_recorder import infos_spec
     from fastppo.workers.protocol import protocol_spec
     from fastppo.workers.team import WorkerTeam
-    from fastppo.workers.worker import WorkerVecEnv, make_worker_serial
+    from fastppo.workers.worker import make_worker_serial
+    from fastppo.workers.worker_vecenv import WorkerVecEnv
     envs, groups = len(factories), [range(len(factories))]
     te = (steps, envs)
     arena = Arena({"obs": ("<f4", (steps + 1, envs, 2)), "fin": ("<f4", (envs, 2)),

@@ -19,7 +19,7 @@ from fastppo.config import default_of, having
 from fastppo.errors import ConfigError, Error, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.child_process import THREAD_LIMITS
-from fastppo.update.coefficients import scheduled_value
+from fastppo.update.schedules import scheduled_value
 from fastppo.workers.protocol import worker_slices
 
 Round = dict[tuple[str, int], dict[str, Any]]  # results by part and number of processes

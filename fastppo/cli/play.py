@@ -66,7 +66,7 @@ def wants_window(options: Play) -> bool:
 
 def output_file(place: Path, options: Play) -> Path:
     """The file of the video, a new one unless it is given; ConfigError if it cannot be written."""
-    from fastppo.video.video import best_format, check_video_path
+    from fastppo.video.recorder import best_format, check_video_path
     folder = place if place.is_dir() else Path()
     path = Path(options.output or folder / f"video{best_format()}")
     path = free_path(path) if path.exists() and not options.output else path
@@ -87,7 +87,7 @@ def show_window(policy, factory, seed: int, options: Play) -> None:
 def write_video(policy, factory, seed: int, options: Play, path: Path, interrupts: Interrupts
                 ) -> None:
     """Records the episodes, and prints a line on the file; after a signal, what was recorded."""
-    from fastppo.video.video import FRAME_LIMIT, STILL_FORMAT, record_video
+    from fastppo.video.recorder import FRAME_LIMIT, STILL_FORMAT, record_video
     frames = 0
     interrupts.stop_now, interrupts.stop_late = lambda: False, lambda: True
     interrupts.say = lambda text: write_line("stopping after this frame; another signal ends the"

@@ -132,7 +132,7 @@ def joined_ranks(config: Any) -> limits.OneProcess:
     """The processes that torchrun has started for a run, connected; or this one."""
     if limits.rank_count() == 1:
         return limits.OneProcess()
-    from fastppo.ranks.ranks import Ranks
+    from fastppo.ranks.processes import Ranks
     return Ranks(config.backend, config.device_ids)
 
 
@@ -262,7 +262,7 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     from fastppo.reports.curves import save_curve
     from fastppo.runs.policy_file import has_text
     from fastppo.trainer.given_settings import given_again
-    from fastppo.video.video import best_format, record_episode
+    from fastppo.video.recorder import best_format, record_episode
     try:
         if ppo.episodes.count:
             announce(ppo, f"curve     {save_curve(folder)}")

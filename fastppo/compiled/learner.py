@@ -16,9 +16,9 @@ from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.update.batches import Batch
-from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import Adam
+from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import LOSSES, Statistics
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.config import having
-from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import MinibatchUpdate
-from fastppo.update.coefficients import Coefficients
+from fastppo.machine.shared_memory import Arena
+from fastppo.update.schedules import Coefficients
 from fastppo.workers.protocol import SLICE_NS, SPIN_NS, UPDATE
 from fastppo.workers.team import WorkerTeam
 from fastppo.workers.worker import OVER, PAUSE, helper_count

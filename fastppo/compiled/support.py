@@ -5,8 +5,8 @@ from typing import Any, Sequence
 from fastppo.config import MODELS, Config, default_of, having
 from fastppo.errors import format_value
 from fastppo.machine import kernels
+from fastppo.networks.action_heads import COMPILED_HEADS, least_outputs, make_head
 from fastppo.networks.encoders import COMPILED_ACTIVATIONS
-from fastppo.networks.heads import COMPILED_HEADS, least_outputs, make_head
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
 NEEDS_TORCH = having("needs_torch")

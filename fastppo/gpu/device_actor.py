@@ -17,13 +17,13 @@ from torch import Tensor
 
 from fastppo.errors import Error
 from fastppo.gpu.graphs import captured
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import CentralActor
-from fastppo.stepping.episodes import rows_by_step
+from fastppo.stepping.rollout_recorder import rows_by_step
 
 log = logging.getLogger("fastppo")
 

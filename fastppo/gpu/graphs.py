@@ -24,8 +24,8 @@ from fastppo.networks.torch_state import preserved_buffers
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch
-from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters, restored_at_end
+from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import Statistics
 
 WARM_UP = 3  # steps before the capture, in which libraries choose their kernels

@@ -24,14 +24,14 @@ from torch import Tensor
 from fastppo.envs import faults
 from fastppo.errors import ConfigError, NonFiniteError, Set, SpaceError
 from fastppo.machine import kernels
-from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
+from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.leaves import subspaces
 from fastppo.spaces.observations import NonFiniteValue, ObservationLayout, StoredLeaf
 from fastppo.spaces.tensor_actions import tensor_to_env, torch_dtype
 from fastppo.stepping.environments import WARMUP_EPISODE
-from fastppo.stepping.episodes import write_infos
 from fastppo.stepping.replay import ResumedEpisodes
+from fastppo.stepping.rollout_recorder import write_infos
 
 NEEDED = "num_envs", "single_observation_space", "single_action_space", "reset", "step"
 COPIED = "logp", "val", "raw", "term", "trunc", "length", "total"

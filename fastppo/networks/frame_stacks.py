@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fastppo.errors import InputError
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 
 
 class FrameStacks:

@@ -23,11 +23,11 @@ from fastppo.machine import kernels
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.policy import Policy
-from fastppo.ranks.ranks import Ranks
+from fastppo.ranks.processes import Ranks
 from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch, flatten_rollout, normalise_advantages
-from fastppo.update.coefficients import Coefficients
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import LOSSES, Statistics, average
 
 

@@ -30,7 +30,7 @@ from fastppo.settings.known_names import MODEL_FILE
 from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.replay import snapshot_tree
 from fastppo.trainer.given_settings import plain, resumed_settings, settings_to_continue
-from fastppo.update.coefficients import coefficients_at
+from fastppo.update.schedules import coefficients_at
 
 CHECKPOINT_FORMAT = "fastppo checkpoint 2"
 

@@ -1,6 +1,6 @@
 """Observations of any supported space: checked, stored as rows, and encoded as float32 columns.
 
-ObservationWriter (stepping/episodes.py) stores a plain Box faster while training; the
+ObservationWriter (stepping/rollout_recorder.py) stores a plain Box faster while training; the
 result is the same.
 """
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from fastppo.errors import NonFiniteError
 from fastppo.machine import kernels
-from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import ActionNoise, Purpose
+from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASKED_LOGIT, leaf_arrays
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
-from fastppo.stepping.episodes import rows_by_step
+from fastppo.stepping.rollout_recorder import rows_by_step
 
 
 class Actor:

@@ -18,10 +18,11 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence
 import numpy as np
 
 from fastppo.errors import EnvError, Set
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.stepping.environments import Environments, RunningEpisode, checked_reward
-from fastppo.stepping.episodes import ReturnScaling, RolloutViews, rows_by_step
+from fastppo.stepping.rewards import ReturnScaling
+from fastppo.stepping.rollout_recorder import RolloutViews, rows_by_step
 
 log = logging.getLogger("fastppo")
 

@@ -23,7 +23,7 @@ import numpy as np
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError, Error
 from fastppo.settings.known_names import unknown_names
-from fastppo.update.coefficients import coefficients_at
+from fastppo.update.schedules import coefficients_at
 
 # The methods of a callback, and the number of their arguments, of which `ppo` is the first.
 EVENTS = {"on_start": 1, "on_collect": 2, "on_iteration": 2, "on_video": 2, "on_end": 1}

@@ -8,12 +8,13 @@ from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.learner import Learner
 from fastppo.machine import limits
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.policy import Policy
 from fastppo.stepping.actors import CentralActor, LocalActor
 from fastppo.stepping.environments import EpisodeRules
-from fastppo.stepping.episodes import ReturnScaling, RolloutViews
 from fastppo.stepping.replay import EnvSnapshots, EpisodeLog
+from fastppo.stepping.rewards import ReturnScaling
+from fastppo.stepping.rollout_recorder import RolloutViews
 from fastppo.trainer.rollout_arrays import env_groups
 from fastppo.vecenv import Serial
 

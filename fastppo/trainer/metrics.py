@@ -17,12 +17,12 @@ from torch import Tensor
 from fastppo.collect import Rollout
 from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN
 from fastppo.machine import limits
-from fastppo.machine.arena import Arena
-from fastppo.networks.heads import Gaussian
+from fastppo.machine.shared_memory import Arena
+from fastppo.networks.action_heads import Gaussian
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
 from fastppo.settings import known_names
 from fastppo.spaces.leaves import CHOICES, choice_counts, leaves, tree_map
-from fastppo.stepping.episodes import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
+from fastppo.stepping.rollout_recorder import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 MOST = 20  # metrics of one kind, and histograms
 BINS, MOST_BINS = 40, 512  # of a histogram: for a number, and for choices

@@ -13,16 +13,16 @@ from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
 from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
 from fastppo.learner import Learner
 from fastppo.machine import kernels, limits
-from fastppo.machine.arena import Arena
 from fastppo.machine.kernels import Purpose
+from fastppo.machine.shared_memory import Arena
+from fastppo.networks.action_heads import least_outputs, make_head
 from fastppo.networks.encoders import ActorCritic, make_encoder
-from fastppo.networks.heads import least_outputs, make_head
 from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.update.batches import Batch, PolicyOutput
-from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.schedules import coefficients_at
 
 log = logging.getLogger("fastppo")
 
@@ -57,7 +57,7 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             policy = user_parts.try_network(policy, config)
         policy.observer.channels_last = not own or user_parts.takes_channels_last(policy)
         if config.norm_values:
-            from fastppo.networks.value_normalisation import PopArt
+            from fastppo.networks.popart import PopArt
             policy.net = PopArt(policy.net, user_parts.ends_in_critic(policy))
         if config.precision == "bf16":
             from fastppo.networks.encoders import compute_in_bf16

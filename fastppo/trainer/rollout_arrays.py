@@ -11,11 +11,11 @@ from gymnasium.spaces import Box
 from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config
 from fastppo.errors import InputError
-from fastppo.machine.arena import Arena, Spec
+from fastppo.machine.shared_memory import Arena, Spec
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaves, tree_map
-from fastppo.stepping.episodes import infos_spec
+from fastppo.stepping.rollout_recorder import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
 
 log = logging.getLogger("fastppo")

@@ -41,7 +41,7 @@ from fastppo.trainer.callbacks import NO_HOOKS
 from fastppo.trainer.collector import make_collector
 from fastppo.trainer.given_settings import checked_source, env_label
 from fastppo.trainer.metrics import EpisodeMetrics, PartTimer
-from fastppo.trainer.policy_and_learner import build_policy, make_learner
+from fastppo.trainer.policy_and_learner import build_policy, compile_network, make_learner
 from fastppo.trainer.resolve import resolve
 from fastppo.trainer.rollout_arrays import make_arena
 
@@ -119,7 +119,6 @@ class Run:
                 from fastppo.gpu.device_actor import pinned
                 made.enter_context(pinned(self.arena, config.device))
             if config.compile:
-                from fastppo.trainer.policy_and_learner import compile_network
                 compile_network(self.policy)
             self.learner = make_learner(self.policy, config, self.arena, self.ranks)
             self.sinks = [] if self.ranks.rank else [
@@ -167,7 +166,7 @@ class Run:
 
 def join_ranks(config: Config) -> limits.OneProcess:
     """The processes that torchrun has started; ConfigError if they do not fit the run."""
-    from fastppo.ranks.ranks import Ranks
+    from fastppo.ranks.processes import Ranks
     from fastppo.trainer.rules import differing, not_for_ranks, trained_by
     for what, fix in not_for_ranks(config, limits.rank_count()):
         raise ConfigError(what, fix)
@@ -195,7 +194,7 @@ def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> li
         from fastppo.evaluation.evaluator import Evaluator
         sinks.append(Evaluator(config, source))
     if config.video_interval:
-        from fastppo.video.video import VideoRecorder
+        from fastppo.video.recorder import VideoRecorder
         sinks.append(VideoRecorder(config, source))
     if config.run_dir is not None:
         from fastppo.loggers.csv_files import CsvSink, EpisodeSink

@@ -22,15 +22,15 @@ from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config, default_of
 from fastppo.envs.make import import_callable
 from fastppo.errors import ModelError, Omit, Set, user_code
-from fastppo.networks.heads import Head
+from fastppo.networks.action_heads import Head
+from fastppo.networks.popart import PopArt, normalised_loss
 from fastppo.networks.torch_state import seeded_rng
-from fastppo.networks.value_normalisation import PopArt, normalised_loss
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import MASKED_LOGIT, Storage, brief_text, leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.trainer.rollout_arrays import rollout_spec
 from fastppo.update.batches import Batch, PolicyOutput
-from fastppo.update.coefficients import Coefficients
+from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import LOSSES
 
 Weighed = tuple[Tensor, dict[str, Tensor]]

@@ -13,10 +13,11 @@ from fastppo.stepping.actors import CentralActor, PolicyPlan
 from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.replay import EpisodeLog
 from fastppo.trainer.rollout_arrays import shares_update
-from fastppo.update.coefficients import coefficients_at
+from fastppo.update.schedules import coefficients_at
 from fastppo.workers.protocol import START, WARMUP
 from fastppo.workers.team import WorkerRestarts, WorkerTeam
-from fastppo.workers.worker import HelperPlan, WorkerVecEnv, helper_count, make_worker_serial
+from fastppo.workers.worker import HelperPlan, helper_count, make_worker_serial
+from fastppo.workers.worker_vecenv import WorkerVecEnv
 
 
 def start_workers(collector: Collector, source: EnvSource, learner: Learner,
@@ -41,7 +42,7 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
     collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts)
     if ranks.size > 1:
-        from fastppo.ranks.ranks import RankEnvs
+        from fastppo.ranks.processes import RankEnvs
         collector.vec = RankEnvs(collector.vec, arena, ranks)
     if helper:
         learner.shared = SharedMinibatches(team, arena, collector.rollout)

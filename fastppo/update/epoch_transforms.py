@@ -16,8 +16,8 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, Set
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.networks.heads import Gaussian
-from fastppo.networks.value_normalisation import PopArt
+from fastppo.networks.action_heads import Gaussian
+from fastppo.networks.popart import PopArt
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import Batch, normalise_advantages

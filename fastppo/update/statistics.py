@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fastppo.errors import NonFiniteError
 from fastppo.update.batches import Batch, PolicyOutput
-from fastppo.update.coefficients import Coefficients
+from fastppo.update.schedules import Coefficients
 
 Statistics = dict[str, Tensor]  # scalars by name
 LOSSES = ("policy_loss", "value_loss", "entropy", "approx_kl", "old_approx_kl", "clipfrac",

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 from fastppo.config import Config, default_of
 from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.errors import ConfigError, EnvError, InputError
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.leaves import build_structure, leaves
 from fastppo.trainer.rules import worker_count, workers_are_faster
 from fastppo.vector import stepper

@@ -16,14 +16,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from fastppo.envs import faults
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import fitting_array
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import REWARD_MAX, WARMUP_EPISODE, checked_reward
-from fastppo.stepping.episodes import RolloutRecorder, RolloutViews, finite_scalars_of
 from fastppo.stepping.replay import ResumedEpisodes
+from fastppo.stepping.rollout_recorder import RolloutRecorder, RolloutViews, finite_scalars_of
 
 
 class VectorState(NamedTuple):

@@ -17,7 +17,7 @@ from gymnasium.spaces import Dict, Discrete, Space, Tuple
 from gymnasium.vector import AutoresetMode
 
 from fastppo.envs.make import Factory
-from fastppo.machine.arena import Arena, Spec
+from fastppo.machine.shared_memory import Arena, Spec
 from fastppo.spaces.leaves import Leaf, build_structure, fitting_array, leaves, tree_map
 from fastppo.stepping.environments import Environments, RunningEpisode
 from fastppo.workers import protocol

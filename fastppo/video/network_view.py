@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.nn import functional as F
 
-from fastppo.networks import heads
+from fastppo.networks import action_heads
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import channels_are_last, leaf_arrays, leaves
 from fastppo.spaces.observations import ObservationEncoding
@@ -99,22 +99,22 @@ def image_frames(array: np.ndarray) -> list[np.ndarray]:
 
 def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
     """The distributions of actions that a head makes of parameters [1 p]; [] if it is unknown."""
-    if isinstance(head, heads.CompositeHead):
+    if isinstance(head, action_heads.CompositeHead):
         each = params.split([part.size for part in head.parts], -1)
         return [view for part, x in zip(head.parts, each) for view in action_view(part, x)]
-    if isinstance(head, heads.Categorical):
+    if isinstance(head, action_heads.Categorical):
         return [Choices(_finite(params.softmax(-1)))]
-    if isinstance(head, heads.MultiCategorical):
+    if isinstance(head, action_heads.MultiCategorical):
         sizes = (~head.padding).sum(1).tolist()
         return [Choices(_finite(part.softmax(-1))) for part in params.split(sizes, -1)]
-    if isinstance(head, heads.Bernoulli):
+    if isinstance(head, action_heads.Bernoulli):
         return [Choices(_finite(params.sigmoid()))]
-    if isinstance(head, heads.Beta):
+    if isinstance(head, action_heads.Beta):
         params = td.Beta(*(1 + F.softplus(params)).chunk(2, -1))
     if isinstance(params, td.Categorical):
         return [Choices(_finite(params.probs))]
     try:
-        mean, std = head.normal(params) if isinstance(head, heads.Normal) else (
+        mean, std = head.normal(params) if isinstance(head, action_heads.Normal) else (
             params.mean, params.stddev)
     except (AttributeError, NotImplementedError):  # an unknown head, or distribution
         return []

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fastppo.errors import ConfigError, Set
 from fastppo.machine import limits
-from fastppo.machine.arena import Arena, Spec
+from fastppo.machine.shared_memory import Arena, Spec
 
 # A command is a method of the object that a worker's job made, called with one integer.
 COMMANDS = "close", "start", "warmup", "rollout", "update", "step", "ask"

@@ -30,8 +30,8 @@ from fastppo.errors import (
     WorkerError,
 )
 from fastppo.machine import limits
-from fastppo.machine.arena import Arena, above_stdio, anonymous_file
 from fastppo.machine.child_process import import_path, worker_environment
+from fastppo.machine.shared_memory import Arena, above_stdio, anonymous_file
 from fastppo.workers import protocol
 from fastppo.workers.protocol import ControlCells, Mailbox, PostedCommand
 

@@ -1,4 +1,4 @@
-"""The two sides of a worker process: its loop of commands, and Serial's interface in the main one.
+"""A worker process: its loop of commands, its Serial, and its share of the update.
 
 Worker w of W steps environments [E*w//W, E*(w+1)//W) with a Serial of its own, which writes into
 the same arena. In the update it claims shards of the current minibatch and computes them.
@@ -16,19 +16,17 @@ from fastppo.config import having
 from fastppo.envs import faults
 from fastppo.envs.make import Factory
 from fastppo.errors import Error
-from fastppo.machine import global_rng, kernels, limits
-from fastppo.machine.arena import Arena, Spec
+from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import UpdateCoefficients, UpdateSamples
+from fastppo.machine.shared_memory import Arena, Spec
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan, WaitingActor, first_turn
+from fastppo.stepping.actors import LocalActor, PolicyPlan, WaitingActor
 from fastppo.stepping.environments import EpisodeRules
-from fastppo.stepping.episodes import RolloutViews
-from fastppo.stepping.replay import ResumedEpisodes
+from fastppo.stepping.rollout_recorder import RolloutViews
 from fastppo.vecenv import Serial
 from fastppo.workers import protocol
-from fastppo.workers.protocol import ControlCells, Mailbox, worker_slices
-from fastppo.workers.team import WorkerRestarts, WorkerTeam
+from fastppo.workers.protocol import ControlCells, Mailbox
 
 PAUSE, OVER = 0, 1  # rounds without pieces: another one follows; there is none any more
 
@@ -162,67 +160,6 @@ class UpdateHelper:
                 self.begun = claimed >> 8
             self.shards.shard(claimed & 15)
             self.cells.finished.hint()
-
-
-class WorkerVecEnv:
-    """Environments in worker processes; the same calls and the same arrays as Serial.
-
-    `central` computes the actions in the main process; None if the workers do. `restarts` starts
-    the workers again after a fault.
-    """
-
-    def __init__(self, team: WorkerTeam, steps: int, central: CentralActor | None,
-                 restarts: WorkerRestarts | None = None):
-        self.restarts = restarts
-        self.team, self.steps, self.central, self.begins = team, steps, central, 0
-        self._inferred = -1, 0  # the first turn of a rollout, and how many turns of it are done
-        self._warned = False
-
-    def warmup(self, steps: int) -> None:
-        """See Serial.warmup."""
-        self.team.run(protocol.WARMUP, steps)
-
-    def begin(self, resumed: ResumedEpisodes | None = None) -> list[int]:
-        """See Serial.begin."""
-        team, restarted, self._inferred = self.team, [], (-1, 0)
-        if self.central:
-            self.central.iteration = None
-        slices = worker_slices(len(team.factories), len(team.workers))
-        team.finish_last()  # after an interrupt, the command before may still run
-        for worker, (first, last) in zip(team.workers, slices):
-            worker.mailbox.write(pickle.dumps(resumed and resumed.part(first, last)))
-        self.begins += 1
-        team.run(protocol.START, self.begins)
-        for worker in team.workers:
-            restarted += [worker.first_env - team.first + e for e in worker.mailbox.read()]
-        return restarted
-
-    def rollout(self, iteration: int) -> None:
-        """See Serial.rollout."""
-        if self.central:
-            self.team.post(protocol.ROLLOUT, iteration)
-            self.central.start(iteration)
-            self._infer(first_turn(iteration, self.steps, len(self.central.groups)))
-        self.team.run(protocol.ROLLOUT, iteration)
-        if self.central:
-            self.central.finish(self.steps)
-        if not self._warned:
-            self._warned = global_rng.warn_global_rng(self.team.arena["drawn"])
-
-    def close(self) -> None:
-        """Stops the processes; always returns. A second call does nothing."""
-        self.team.close()
-
-    def _infer(self, first: int) -> None:
-        """Infers for one group of environments while the other one steps, from turn `first` on."""
-        groups, cells = self.central.groups, self.team.cells
-        begin = self._inferred[1] if self._inferred[0] == first else 0
-        for k in range(begin, self.steps * len(groups)):
-            t, g = divmod(k, len(groups))
-            self.team.wait(cells.stepped, first + 1 + max(0, k - len(groups) + 1))
-            self.central.infer(t, groups[g])
-            cells.turns[g].post(first + k + 1 & 0xFFFFFFFF)
-            self._inferred = first, k + 1
 
 
 class WorkerSerial(Serial):

@@ -14,7 +14,7 @@ from fastppo.cli.command_line import words_and_options
 from fastppo.cli.interrupts import Stop
 from fastppo.machine import limits
 from fastppo.settings.values import return_text
-from fastppo.video import video
+from fastppo.video import recorder
 from fastppo.video.frames import FramePainter
 
 
@@ -72,14 +72,14 @@ def test_a_video_goes_to_the_runs_folder_and_a_single_files_to_this_one(
         pytest.importorskip("imageio_ffmpeg")
     else:
         monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-        monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(recorder.importlib.util, "find_spec", lambda name: None)
     main.main(["play", place, "--max_episode_steps=2"])
     made = run.parent / folder / ("video.mp4" if ffmpeg else "video.webp")
     assert made.stat().st_size > 500
 
 
 def test_a_video_that_is_there_is_kept_unless_it_is_named(run, capsys):
-    made = [run / f"video{number}{video.best_format()}" for number in ("", "-2", "-3")]
+    made = [run / f"video{number}{recorder.best_format()}" for number in ("", "-2", "-3")]
     made[0].write_text("mine")
     for path in made[1:]:
         main.main(["play", "run", "--max_episode_steps=2"])
@@ -96,7 +96,7 @@ def test_the_options_of_a_video_reach_it(run):
 
 
 def test_the_most_frames_are_told(run, monkeypatch, capsys):
-    monkeypatch.setattr(video, "FRAME_LIMIT", 4)
+    monkeypatch.setattr(recorder, "FRAME_LIMIT", 4)
     main.main(["play", "run", "--output=a.webp"])
     assert "4 frames, the most that a video has" in capsys.readouterr().out
     assert frames("a.webp")[0] == 4
@@ -164,7 +164,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
 
 
 def test_without_the_extra_mp4_is_refused_with_both_ways_out(run, capsys, monkeypatch):
-    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(recorder.importlib.util, "find_spec", lambda name: None)
     told = refused(capsys, "run", "--output=a.mp4")
     assert 'pip install "fastppo[video]"; or --output=a.webp' in told
 

@@ -15,13 +15,13 @@ from fastppo.compiled.learner import CompiledLearner, policy_plan, update_coeffi
 from fastppo.errors import Error, KernelError
 from fastppo.learner import Learner, total_loss
 from fastppo.machine import kernels
+from fastppo.networks.action_heads import make_head
 from fastppo.networks.encoders import ActorCritic, DenseEncoder
-from fastppo.networks.heads import make_head
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
 from fastppo.update.batches import Batch, flatten_rollout, normalise_advantages
-from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.schedules import coefficients_at
 from fastppo.update.statistics import LOSSES, ratio_stats
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")

@@ -15,7 +15,7 @@ from fastppo.learner import total_loss
 from fastppo.machine import kernels
 from fastppo.machine.kernels import CONVOLUTION, FLATTEN
 from fastppo.update.batches import PolicyOutput, flatten_rollout, normalise_advantages
-from fastppo.update.coefficients import coefficients_at
+from fastppo.update.schedules import coefficients_at
 
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="no compiled extension")
 

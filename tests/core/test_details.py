@@ -17,7 +17,7 @@ from fastppo import PPO, learner, load, reference
 from fastppo.errors import ConfigError, Error, ModelError, fix_text
 from fastppo.learner import Learner, policy_loss, total_loss
 from fastppo.machine import kernels
-from fastppo.networks.value_normalisation import PopArt
+from fastppo.networks.popart import PopArt
 from fastppo.update import epoch_transforms
 from fastppo.update.batches import PolicyOutput, flatten_rollout
 from fastppo.update.epoch_transforms import make_epoch_transforms

@@ -17,8 +17,8 @@ from fastppo.learner import policy_loss, total_loss, value_loss
 from fastppo.spaces.leaves import action_storage
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.update.batches import Batch, PolicyOutput, normalise_advantages
-from fastppo.update.coefficients import coefficients_at
 from fastppo.update.flat_parameters import FlatParameters
+from fastppo.update.schedules import coefficients_at
 from fastppo.update.statistics import LOSSES, ratio_stats
 
 LEARNER = "torch"  # the definition; test_update.py holds the compiled one to it

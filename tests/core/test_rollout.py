@@ -11,7 +11,7 @@ from envs_for_tests import CHANCE, Chance, Constant, Counting, Golden, OneStep, 
 from gymnasium.spaces import Box, Discrete
 
 from fastppo.collect import prepare_rollout
-from fastppo.networks import heads
+from fastppo.networks import action_heads
 from fastppo.trainer.rollout_arrays import env_groups
 
 INF = np.inf
@@ -26,7 +26,7 @@ class OwnNet(torch.nn.Module):
 
     def __init__(self, obs_space, act_space):
         super().__init__()
-        self.outputs = heads.make_head(act_space).size
+        self.outputs = action_heads.make_head(act_space).size
         self.layer = torch.nn.Linear(int(np.prod(obs_space.shape)), self.outputs + 1)
 
     def forward(self, obs):

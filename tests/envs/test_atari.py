@@ -35,7 +35,7 @@ from fastppo.envs.source import EnvSource
 from fastppo.errors import ConfigError
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.settings.presets import PRESETS
-from fastppo.stepping.episodes import continues_game
+from fastppo.stepping.rollout_recorder import continues_game
 from fastppo.trainer.given_settings import config_for
 from fastppo.vector.source import VectorEnvSource
 

@@ -23,7 +23,7 @@ from fastppo.envs.masks import ActionMaskWrapper, wrap_mask
 from fastppo.envs.source import EnvSource
 from fastppo.envs.wrappers import unchecked_step
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
-from fastppo.networks.heads import make_head
+from fastppo.networks.action_heads import make_head
 from fastppo.spaces.leaves import choice_counts
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
@@ -295,7 +295,7 @@ def test_the_entropy_of_an_update_is_that_over_legal_actions(trainer):
 
 
 def test_without_the_mask_these_tests_would_fail(trainer, monkeypatch):
-    monkeypatch.setattr("fastppo.networks.heads.Categorical.masked",
+    monkeypatch.setattr("fastppo.networks.action_heads.Categorical.masked",
                         lambda self, logits, mask: logits)
     with pytest.raises(EnvError, match="is illegal"):
         trainer(partial(Fenced, "info"), acting="central").learn(256)

@@ -15,7 +15,7 @@ from tiny_settings import TINY
 from fastppo import PPO
 from fastppo.gpu import device_actor
 from fastppo.gpu.device_actor import DeviceActor, pinned
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.networks.torch_state import gpu_arithmetic
 from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.trainer import collector

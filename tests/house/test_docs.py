@@ -31,7 +31,7 @@ from fastppo.cli import (
     reproduce,
 )
 from fastppo.cli.bench import Bench
-from fastppo.machine.arena import Arena
+from fastppo.machine.shared_memory import Arena
 from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.rollout_arrays import rollout_spec

@@ -15,7 +15,7 @@ from test_build import built
 # Every file that a recipe changes; NAME stands for what is added.
 CONFIG, LEARNER = "fastppo/config.py", "fastppo/learner.py"
 SINK, LOGGERS = "fastppo/loggers/NAME.py", "fastppo/settings/values.py"
-NETWORKS, HEADS = "fastppo/networks/encoders.py", "fastppo/networks/heads.py"
+NETWORKS, HEADS = "fastppo/networks/encoders.py", "fastppo/networks/action_heads.py"
 FAMILIES = "fastppo/envs/families.py"
 CHARTS, LOSSES = "fastppo/trainer/metrics.py", "fastppo/update/statistics.py"
 ENUM, LOSS = "csrc/update/update.h", "csrc/update/loss.c"

@@ -25,7 +25,7 @@ from test_probes import (
 
 from fastppo import collect, learner
 from fastppo.machine import kernels
-from fastppo.networks import heads
+from fastppo.networks import action_heads
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.stepping import actors
 from fastppo.vector.native_vector import NativeVector
@@ -133,13 +133,13 @@ def entropy_is_punished(monkeypatch):
             logp, ent = real(head, params, act)
             return logp, -ent
         return evaluate
-    replace(monkeypatch, heads.Categorical, "evaluate", change)
+    replace(monkeypatch, action_heads.Categorical, "evaluate", change)
 
 
 @mutant("P9")
 def densities_have_no_mean(monkeypatch):
     """The density of a Box action is taken around zero."""
-    replace(monkeypatch, heads.Gaussian, "evaluate", lambda real: (
+    replace(monkeypatch, action_heads.Gaussian, "evaluate", lambda real: (
         lambda head, mean, act: real(head, 0 * mean, act)))
 
 
@@ -224,7 +224,7 @@ def test_the_ratio_notices_swapped_time_and_environments(trainer, monkeypatch):
 
 
 def test_the_ratio_notices_a_mean_over_action_components(trainer, monkeypatch):
-    replace(monkeypatch, heads.Gaussian, "evaluate", lambda real: (
+    replace(monkeypatch, action_heads.Gaussian, "evaluate", lambda real: (
         lambda head, mean, act: tuple(x / 2 for x in real(head, mean, act))))
     ppo = trainer(BOX)
     fails(assert_ratio_is_one, ppo, ppo.collect())

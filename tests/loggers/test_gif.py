@@ -8,7 +8,7 @@ from PIL import Image
 
 from fastppo.loggers import tensorboard
 from fastppo.loggers.tensorboard import as_gif
-from fastppo.video.video import video_file
+from fastppo.video.recorder import video_file
 
 
 def written(path, count, fps, size=(64, 48)):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fastppo import PPO, make_vec
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
-from fastppo.machine.arena import ALIGN, Arena, array_bytes
+from fastppo.machine.shared_memory import ALIGN, Arena, array_bytes
 
 SPEC = {"f": ("<f4", (3, 5)), "d": ("<f8", (2,)), "i": ("<i8", (7, 1)), "u": ("|u1", (129,)),
         "b": ("|b1", (4, 3)), "one": ("<f4", ()), "none": ("<f4", (0,))}
@@ -80,7 +80,7 @@ def test_a_block_is_attached_by_descriptor_and_not_poisoned_again(block):
 
 
 def test_another_process_sees_the_same_memory(block):
-    code = ("import json, sys; from fastppo.machine.arena import Arena\n"
+    code = ("import json, sys; from fastppo.machine.shared_memory import Arena\n"
             "spec = {k: (d, tuple(s)) for k, (d, s) in json.loads(sys.argv[2]).items()}\n"
             "Arena(spec, int(sys.argv[1]))['f'][1, 2] = 42\n")
     subprocess.run([sys.executable, "-c", code, str(block.fd), json.dumps(SPEC)],

@@ -16,7 +16,13 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.kernels import ActionNoise, Purpose
-from fastppo.networks.heads import Beta, SquashedGaussian, StateGaussian, fixed_std, make_head
+from fastppo.networks.action_heads import (
+    Beta,
+    SquashedGaussian,
+    StateGaussian,
+    fixed_std,
+    make_head,
+)
 
 BOX = Box(np.float32([-1, 0]), np.float32([1, 4]))
 CHOICES = {"categorical": Discrete(4), "categoricals": MultiDiscrete([[2, 5], [3, 1]]),

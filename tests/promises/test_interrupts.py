@@ -27,8 +27,8 @@ from fastppo import PPO
 WAYS = [(0, "local"), (0, "central"), (2, "local"), (2, "central")]
 
 
-ROLLOUT = ("vecenv collect workers/worker workers/team workers/protocol stepping/actors"
-           " stepping/environments stepping/episodes stepping/replay"
+ROLLOUT = ("vecenv collect workers/worker_vecenv workers/team workers/protocol stepping/actors"
+           " stepping/environments stepping/rollout_recorder stepping/rewards stepping/replay"
            " envs/faults spaces/observations machine/global_rng")
 UPDATE = "learner update/flat_parameters update/optimizers policy collect"
 
@@ -66,7 +66,7 @@ def test_an_interrupt_at_any_of_many_places_changes_no_bit(workers, acting, env,
 @pytest.mark.some(1)
 @pytest.mark.parametrize("workers, acting", [(0, "local"), (1, "local")])
 def test_an_interrupt_in_the_warm_up_or_the_first_reset_changes_no_bit(workers, acting):
-    modules = "collect workers/worker workers/team" if workers else "vecenv collect policy"
+    modules = "collect workers/worker_vecenv workers/team" if workers else "vecenv collect policy"
     with PPO("CartPole-v1", num_workers=workers, acting=acting, **SETTINGS) as ppo:
         with Interruption(-1, modules) as counted:
             wanted = iteration(ppo)

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from fastppo import PPO, Config
 from fastppo.errors import ConfigError, RankError
 from fastppo.machine import kernels, limits
-from fastppo.ranks import ranks
+from fastppo.ranks import processes
 from fastppo.ranks.learner import merged_moments
 from fastppo.trainer.rules import differing, not_for_ranks, trained_by
 
@@ -214,17 +214,18 @@ def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     for name, text in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, text)
-    assert ranks._backends("auto", None) == ranks._backends("auto", (0, 1)) == "cpu:gloo,cuda:nccl"
-    assert ranks._backends("auto", (0, 0)) == ranks._backends("auto", (3,)) == "gloo"
+    both = "cpu:gloo,cuda:nccl"
+    assert processes._backends("auto", None) == processes._backends("auto", (0, 1)) == both
+    assert processes._backends("auto", (0, 0)) == processes._backends("auto", (3,)) == "gloo"
     with pytest.raises(ConfigError, match="(?s)a GPU for each process.*fix: backend=.gloo"):
-        ranks._backends("nccl", (0, 0))
+        processes._backends("nccl", (0, 0))
 
 
 def test_a_full_memory_of_ones_own_is_not_told_as_the_end_of_another_process():
     own = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     for error, told in ((own, torch.OutOfMemoryError), (RuntimeError("reset by peer"), RankError),
                         (torch.distributed.DistNetworkError("closed"), RankError)):
-        with pytest.raises(told), ranks.as_rank_error():
+        with pytest.raises(told), processes.as_rank_error():
             raise error
 
 

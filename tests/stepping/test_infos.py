@@ -11,7 +11,7 @@ from fault_envs import Calm, guard
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from fastppo import PPO, make_vec
-from fastppo.stepping.episodes import (
+from fastppo.stepping.rollout_recorder import (
     EPISODE_WINDOW,
     INFO_BYTES,
     MAX_INFO_KEYS,

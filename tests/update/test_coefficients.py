@@ -15,14 +15,8 @@ from safetensors import safe_open
 from fastppo import PPO, Config, load
 from fastppo.cli import command_line
 from fastppo.errors import ConfigError, fix_text
-from fastppo.update.coefficients import (
-    FASTEST,
-    SLOWEST,
-    KLControl,
-    coefficients_at,
-    scheduled_value,
-)
 from fastppo.update.flat_parameters import is_critic
+from fastppo.update.schedules import FASTEST, SLOWEST, KLControl, coefficients_at, scheduled_value
 
 FOUR = SimpleNamespace(ends=range(5))  # samples
 NAMES = ["lr", "critic_lr", "clip_range", "clip_range_vf", "entropy_coef"]

@@ -15,9 +15,9 @@ from PIL import Image
 
 from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError
-from fastppo.video import frames, video
+from fastppo.video import frames, recorder
 from fastppo.video.frames import with_render_mode
-from fastppo.video.video import record_video
+from fastppo.video.recorder import record_video
 
 MIXED = Dict(a=Box(-np.inf, np.inf, (3,), np.float32), b=Discrete(4),
              camera=Box(0, 255, (16, 16, 3), np.uint8))
@@ -141,7 +141,7 @@ def test_without_a_rate_it_is_30_frames_a_second(policy, tmp_path, monkeypatch):
 
 
 def test_a_video_ends_after_the_most_frames(policy, tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "FRAME_LIMIT", 8)
+    monkeypatch.setattr(recorder, "FRAME_LIMIT", 8)
     record_video(policy, shown(), tmp_path / "a.webp", episodes=100)
     assert len(greys(tmp_path / "a.webp")[0]) == 8
 
@@ -222,7 +222,7 @@ def test_a_frame_of_another_size_is_fitted_to_the_first(policy, tmp_path):
 
 
 def test_the_caption_fits_however_long_a_name_is():
-    moment = video.WatchedMoment(11, 99_999, -123456.7, True)
+    moment = recorder.WatchedMoment(11, 99_999, -123456.7, True)
     for name in ("CartPole-v1", "a_long_module.of_a_package:" + "Environment" * 9):
         image = Image.new("RGB", (344, 60))
         frames.draw_caption(image, name, moment)

@@ -15,7 +15,7 @@ from PIL import Image
 from fastppo import PPO
 from fastppo.errors import ConfigError
 from fastppo.loggers.background import BackgroundSink
-from fastppo.video import video
+from fastppo.video import recorder
 from fastppo.video.frames import DISPLAY_DRIVER
 
 
@@ -40,7 +40,7 @@ class Painted(Counting):
 @pytest.fixture(autouse=True)
 def webp(monkeypatch):
     """Videos are WebP, which needs no other program, and frames do not fail."""
-    monkeypatch.setattr(video, "best_format", lambda: ".webp")
+    monkeypatch.setattr(recorder, "best_format", lambda: ".webp")
     monkeypatch.setattr(Painted, "fault", None)
 
 
@@ -71,7 +71,7 @@ def test_a_video_is_recorded_where_a_multiple_of_the_interval_is_crossed(trainer
 
 
 def test_long_episodes_are_cut(trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "VIDEO_FRAMES", 3)
+    monkeypatch.setattr(recorder, "VIDEO_FRAMES", 3)
     trainer(Painted, run_dir=str(tmp_path), video_interval=32).learn(32)
     with Image.open(tmp_path / "videos" / "step-000000032.webp") as image:
         assert image.n_frames == 3
@@ -183,7 +183,7 @@ def test_a_renderer_that_fails_is_one_note_until_it_works_again(trainer, tmp_pat
 def test_without_the_program_ffmpeg_a_note_says_so(trainer, tmp_path, capsys, monkeypatch):
     def missing(*_, **__):
         raise RuntimeError("No ffmpeg exe could be found.")
-    monkeypatch.setattr(video, "_write_webp", missing)
+    monkeypatch.setattr(recorder, "_write_webp", missing)
     assert trainer(Painted, run_dir=str(tmp_path), video_interval=32).learn(32).step == 32
     assert capsys.readouterr().err.endswith(": RuntimeError: No ffmpeg exe could be found.\n")
 

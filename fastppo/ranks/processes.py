@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from fastppo.errors import ConfigError, RankError, Set
 from fastppo.machine import limits
-from fastppo.machine.arena import Arena
-from fastppo.stepping.episodes import read_infos, rows_by_step, write_infos
+from fastppo.machine.shared_memory import Arena
 from fastppo.stepping.replay import ResumedEpisodes
+from fastppo.stepping.rollout_recorder import read_infos, rows_by_step, write_infos
 
 LONGEST_WAIT = timedelta(hours=24)  # while rank 0 evaluates, the others wait
 stores: list[Any] = []  # those through which this process has met the others; the last counts
