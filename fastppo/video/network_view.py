@@ -113,6 +113,9 @@ def action_view(head: nn.Module, params: Any) -> list[Choices | Normals]:
         params = td.Beta(*(1 + F.softplus(params)).chunk(2, -1))
     if isinstance(params, td.Categorical):
         return [Choices(_finite(params.probs))]
+    if isinstance(params, Tensor) and not isinstance(head, action_heads.Normal):
+        mean, std = head.mode(params), head.std(params)
+        return [Normals(_finite(mean), _finite(std.expand_as(mean)))] if len(std) else []
     try:
         mean, std = head.normal(params) if isinstance(head, action_heads.Normal) else (
             params.mean, params.stddev)

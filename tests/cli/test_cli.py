@@ -36,7 +36,7 @@ from fastppo.runs import tensor_file
 from fastppo.runs.crash_bundle import BUNDLE_FORMAT
 from fastppo.settings.known_names import name_fix
 from fastppo.settings.presets import PRESETS
-from fastppo.settings.values import return_text
+from fastppo.settings.values import LOGGERS, return_text
 from fastppo.terminal import banner
 from fastppo.trainer import given_settings
 from fastppo.trainer.setting_texts import settings
@@ -227,7 +227,7 @@ def test_a_name_that_is_no_setting_is_refused_with_the_one_that_is_meant(argv, w
     (["--hidden_sizes=64,x"], "whole numbers, such as 64,64"), (["--rnn=GRU"], 'rnn is "GRU"'),
     (["--env_kwargs={level:3}"], """a JSON object, such as '{"name": 1}'"""),
     (["--env_kwargs=[1]"], "must be a JSON object"), (["--num_iterations=1.5"], "num_iterations"),
-    (["--logger=wandb,tensorbord"], "must be one of tensorboard, trackio, wandb")])
+    (["--logger=wandb,tensorbord"], f"must be one of {', '.join(LOGGERS)}")])
 def test_a_value_that_cannot_be_meant_is_refused_with_those_that_can(argv, what):
     with pytest.raises(ConfigError) as caught:
         command_line.read(argv)

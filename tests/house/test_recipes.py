@@ -45,17 +45,17 @@ def trained(env, **settings):
 """
 
 RECIPES = {
-    "a setting": Recipe("loss_scale", {
+    "a setting": Recipe("fake_scale", {
         CONFIG: (("    num_microbatches: int = 1\n", '''\
-    loss_scale: float = setting(1.0, needs_torch="learner")
+    fake_scale: float = setting(1.0, needs_torch="learner")
     """Factor on the loss [this test]"""
     num_microbatches: int = 1
 '''),),
         LEARNER: (("        return total_loss(output, batch, coefs)\n", '''\
         loss, parts = total_loss(output, batch, coefs)
-        return self.config.loss_scale * loss, parts
+        return self.config.fake_scale * loss, parts
 '''),)}, """
-norms = [trained("CartPole-v1", loss_scale=x)[0]["losses/grad_norm"] for x in (1.0, 2.0)]
+norms = [trained("CartPole-v1", fake_scale=x)[0]["losses/grad_norm"] for x in (1.0, 2.0)]
 numpy.testing.assert_allclose(2 * norms[0], norms[1], rtol=1e-5)
 import runpy, sys
 sys.argv = ["fastppo", "--help-all"]
@@ -91,17 +91,17 @@ first, end = nulltrack.rows
 assert first["charts/SPS"] > 0 and end is None
 """),
 
-    "a network": Recipe("tiny", {
+    "a network": Recipe("fakenet", {
         NETWORKS: (("IMAGE_NETWORKS = {", '''\
-def tiny(channels: int, generator: torch.Generator | None) -> nn.Sequential:
+def fakenet(channels: int, generator: torch.Generator | None) -> nn.Sequential:
     """One convolution."""
     return nn.Sequential(conv(channels, 4, 4, 4, generator), nn.ReLU())
 
 
-IMAGE_NETWORKS = {"tiny": ConvNetwork(tiny, 16),
+IMAGE_NETWORKS = {"fakenet": ConvNetwork(fakenet, 16),
     '''),),
-        CONFIG: (("IMAGE_MODELS = {", 'IMAGE_MODELS = {"tiny": 4, '),
-                 ("mlp, cnn [Mnih 2015],", "mlp, tiny (one convolution), cnn [Mnih 2015],"))}, """
+        CONFIG: (("IMAGE_MODELS = {", 'IMAGE_MODELS = {"fakenet": 4, '),
+                 ("mlp, cnn [Mnih 2015],", "mlp, fakenet (a convolution), cnn [Mnih 2015],"))}, """
 class Picture(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 255, (6, 6, 3), numpy.uint8)
     action_space = gymnasium.spaces.Discrete(2)
@@ -110,12 +110,12 @@ class Picture(gymnasium.Env):
     def step(self, action):
         return numpy.full((6, 6, 3), 9, numpy.uint8), float(action), bool(action), False, {}
 
-policy = trained(Picture, model="tiny")[1].policy
+policy = trained(Picture, model="fakenet")[1].policy
 shapes = [tuple(x.shape) for x in policy.parameters()]
 assert (4, 3, 4, 4) in shapes and (16, 4) in shapes, shapes
 """),
 
-    "an action distribution": Recipe("laplace", {
+    "an action distribution": Recipe("fakelaw", {
         HEADS: (("class GSDE(Normal):", '''\
 class Laplace(Head):
     """Independent Laplace distributions of scale 1 around their means [b a]."""
@@ -141,22 +141,22 @@ class Laplace(Head):
 
 class GSDE(Normal):'''),
                 ('    if config.distribution == "beta":\n', '''\
-    if config.distribution == "laplace":
+    if config.distribution == "fakelaw":
         return Laplace(count, bounds_map)
     if config.distribution == "beta":
 ''')),
         CONFIG: (('distribution: Literal["gaussian", ',
-                  'distribution: Literal["laplace", "gaussian", '),
+                  'distribution: Literal["fakelaw", "gaussian", '),
                  ('excludes={\n            "state_gaussian": "std"',
-                  'excludes={"laplace": "std",\n            "state_gaussian": "std"'),
-                 ("Distribution of Box actions: ", "Distribution of Box actions: laplace, "))}, """
-stats, ppo = trained("Pendulum-v1", distribution="laplace")
+                  'excludes={"fakelaw": "std",\n            "state_gaussian": "std"'),
+                 ("Distribution of Box actions: ", "Distribution of Box actions: fakelaw, "))}, """
+stats, ppo = trained("Pendulum-v1", distribution="fakelaw")
 assert type(ppo.policy.head).__name__ == "Laplace"
 numpy.testing.assert_allclose(stats["losses/entropy"], 1 + numpy.log(2), rtol=1e-6)
 from fastppo import Error
 for setting in ({"std": 0.1}, {"sde": True}):
     try:
-        trained("Pendulum-v1", distribution="laplace", **setting)
+        trained("Pendulum-v1", distribution="fakelaw", **setting)
     except Error as error:
         assert "distribution" in str(error)
     else:
