@@ -17,7 +17,7 @@ CHAPTERS = {"ranks", "gpu", "vector", "runs", "loggers", "video", "terminal"}
 CEILING, LONGEST = 600, 40
 
 
-def room(path: Path) -> str:
+def module_of(path: Path) -> str:
     """The name of a module below fastppo: package.file."""
     return ".".join(path.relative_to(ROOT / "fastppo").with_suffix("").parts)
 

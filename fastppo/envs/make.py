@@ -260,7 +260,7 @@ def _import_module(module: str, what: str) -> ModuleType:
             return importlib.import_module(module)
         except ModuleNotFoundError as error:
             raise ConfigError(f"{what}: cannot import {module!r} ({error})",
-                              fix if error.name == module else "") from error
+                              fix if error.name == module and "." not in module else "") from error
 
 
 def _find_spec(name: str, setting: str) -> EnvSpec:

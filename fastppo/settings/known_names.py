@@ -68,7 +68,7 @@ FOREIGN_NAMES = {
     "resume": 'PPO.resume("runs/latest")', "seeds": "make a PPO for each seed",
     "action_masks": "action_mask",
     "episode_start": "leave it out; in place of evaluate_policy: ppo.evaluate(episodes=...)",
-    # of a trainer or a policy
+    # of a trainer
     "load": 'fastppo.load("model.safetensors") for a policy; PPO.resume("runs/latest") to train on',
     "env": f"env_name|{MAKES_ENVS}", "get_env": MAKES_ENVS, "custom_objects": "model",
     "set_env": NEW_TRAINER, "set_parameters": NEW_TRAINER,

@@ -54,6 +54,7 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
         check_agreement(env, given)
         name = env_label(env)
     if not name:
+        Config(**given)  # whose answer to an unknown name, such as env_id, comes first
         raise ConfigError("PPO was given no environment (the default is for the command only)",
                           Set(env_name=default_of("env_name")))
     if given.get("env_name", name) != name:

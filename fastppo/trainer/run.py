@@ -76,7 +76,7 @@ class Run:
             raise ConfigError("PPO takes settings by name, and no Config", "PPO(**vars(config))")
         if others or isinstance(env, str) and env.endswith("Policy"):
             raise ConfigError("PPO takes an environment, then settings by name",
-                              'PPO("CartPole-v1", model="mlp")')
+                              'PPO(env, model="mlp"), or model="cnn" for images')
         self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), NO_HOOKS
         self.closed, found = False, None
         if checkpoint is not None:

@@ -50,7 +50,7 @@ from fault_envs import (
     raising,
     running_workers,
 )
-from source_tree import PACKAGE, room
+from source_tree import PACKAGE, module_of
 from test_embedding import host
 
 from fastppo import PPO, load
@@ -945,7 +945,7 @@ def test_the_smallest_and_the_emptiest_arrays_are_computed_or_refused(t, e):
 def test_no_clock_that_can_be_set_is_read_but_for_a_name():
     wall = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("date", "today")}
     for path in PACKAGE:
-        if room(path).startswith("benchmark.") or room(path) in (
+        if module_of(path).startswith("benchmark.") or module_of(path) in (
                 "cli.run_folder", "loggers.tensorboard"):  # TensorBoard shows it
             continue
         for node in ast.walk(ast.parse(path.read_text())):

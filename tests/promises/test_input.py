@@ -704,7 +704,7 @@ def test_training_in_environments_that_draw_themselves_is_refused(mode):
 def test_a_call_in_the_form_of_another_library_is_answered_with_ours(call):
     with pytest.raises(ConfigError, match="an environment, then settings by name") as caught:
         call()
-    assert 'PPO("CartPole-v1", model="mlp")' in str(caught.value)
+    assert 'PPO(env, model="mlp")' in str(caught.value)
 
 
 TRAINERS = ("set_env", "get_env", "num_timesteps", "observation_space", "train", "rollout_buffer",
