@@ -59,8 +59,7 @@ class RankedLearner(Learner):
         rows = np.full((self.config.num_steps, envs), -1)
         rows[:, own] = np.arange(rows[:, own].size).reshape(rows[:, own].shape)
         self.row_of = torch.from_numpy(rows.reshape(-1))  # of an own sample in the batch; else -1
-        self.policy.observer.learn_from = partial(
-            _learn_together, self.policy.observer, ranks)
+        self.policy.observer.learn_from = partial(_learn_together, self.policy.observer, ranks)
         clip = self.clip_gradient
 
         def clip_sum() -> Tensor:
