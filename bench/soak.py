@@ -45,8 +45,8 @@ FAULT_FILE = "FASTPPO_SOAK_FAULT"  # a file of this name in the environment lets
 FAULTS = {"main": 2, "worker": 3, "crash": 1, "hang": 1, "raise": 2, "disk": 1}  # and weights
 # The budget of restarts is for faults that come from within; these come from outside.
 LAUNCH = """import sys
-from fastppo.workers import restarts
-restarts.RESTARTS, restarts.PAUSES = 10**6, (0.0,)
+from fastppo.workers import team
+team.RESTARTS, team.PAUSES = 10**6, (0.0,)
 from fastppo.cli.main import main
 main(sys.argv[1:])"""
 

@@ -383,7 +383,7 @@ def test_the_fix_for_observations_of_the_emulators_memory_trains(trainer):
     ram = {"obs_type": "ram"}
     with pytest.raises(ConfigError) as caught:
         trainer("ALE/Pong-v5", env_kwargs=ram, preset="auto")
-    assert caught.value.shell.endswith("fix: --preprocessing=none --end_on_life_loss=False")
+    assert caught.value.shell.endswith("fix: give such a game; or --preprocessing=none")
     assert trainer("ALE/Pong-v5", env_kwargs=ram, preset="none").collect().obs.shape[2:] == (128,)
 
 

@@ -850,7 +850,7 @@ def test_no_fault_of_wandb_changes_a_bit_or_says_more_than_a_line(
 def test_wandb_that_blocks_for_a_minute_holds_up_no_process(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     (tmp_path / "wandb.py").write_text(FAKE_WANDB.format(fault="log blocks"))
-    patch = "from fastppo.outputs import background_sink\nbackground_sink.FINISH_SECONDS = 0.2"
+    patch = "from fastppo.loggers import background\nbackground.FINISH_SECONDS = 0.2"
     code, out, err = finished("--logger=wandb", "--num_workers=0", "--total_steps=96",
                               "--eval_episodes=1", patch=patch, cwd=tmp_path)
     assert code == 0 and "\nevaluation return" in out

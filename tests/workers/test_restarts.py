@@ -146,18 +146,30 @@ def test_a_worker_that_is_stopped_from_outside_is_started_again_after_the_timeou
 def test_a_helper_that_is_killed_in_the_update_changes_no_bit(monkeypatch):
     from fastppo.compiled import shared_minibatches
     monkeypatch.setattr(shared_minibatches, "helper_count", lambda workers: 1)
-    plain, real = learnt("CartPole-v1"), shared_minibatches.SharedMinibatches._wait
-    killed = []
+    plain, kind = learnt("CartPole-v1"), shared_minibatches.SharedMinibatches
+    killed, make = [], kind.__init__
 
-    def wait(self, target):
-        if not killed and self.calls == 2:
-            killed.append(self.team.workers[0].process)
-            self.team.cells.finished.value()
-            os.kill(killed[0].pid, signal.SIGKILL)
-            killed[0].wait()
-            target += 1  # a shard that it had claimed
-        return real(self, target)
-    monkeypatch.setattr(shared_minibatches.SharedMinibatches, "_wait", wait)
+    class Finished:
+        """The cell of finished shards, in whose first wait of the second update a helper dies."""
+
+        def __init__(self, shared):
+            self.shared, self.cell = shared, shared.finished
+
+        def __getattr__(self, name):
+            return getattr(self.cell, name)
+
+        def wait_count(self, target, *nanoseconds):
+            if not killed and self.shared.calls == 2:
+                killed.append(self.shared.team.workers[0].process)
+                os.kill(killed[0].pid, signal.SIGKILL)
+                killed[0].wait()
+            lost = bool(killed) and self.shared.calls == 2  # a shard that it had claimed
+            return self.cell.wait_count(target + lost, *nanoseconds)
+
+    def made(self, *args):
+        make(self, *args)
+        self.finished = Finished(self)
+    monkeypatch.setattr(kind, "__init__", made)
     found = learnt("CartPole-v1")
     assert found[0] == plain[0] and (not killed or found[1] == 1)
 
