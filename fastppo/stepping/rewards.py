@@ -11,9 +11,9 @@ from fastppo.config import Config
 from fastppo.machine import kernels
 from fastppo.machine.shared_memory import Arena
 
-log = logging.getLogger("fastppo")
-
 EPSILON = 1e-8  # added to variances
+
+log = logging.getLogger("fastppo")
 
 
 class ReturnScaling:

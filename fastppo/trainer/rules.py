@@ -31,6 +31,12 @@ START_SECONDS = 0.25  # until the workers have started
 HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
 
 
+def check(*rules: Broken) -> None:
+    """Raises ConfigError for the first of some rules that is broken."""
+    for what, fix in chain(*rules):
+        raise ConfigError(what, fix)
+
+
 def check_settings(config: Config, seen: ObservationLayout) -> None:
     """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
     action_storage(seen.act_space)  # it raises SpaceError
@@ -42,8 +48,7 @@ def check_settings(config: Config, seen: ObservationLayout) -> None:
         rules.append(unknown_keys(config, seen))
     if config.model in IMAGE_MODELS:
         rules.append(too_small_images(config, seen))
-    for what, fix in chain(*rules):
-        raise ConfigError(what, fix)
+    check(*rules)
     for setting, given in (("action_scaling", config.action_scaling),
                            ("distribution", config.distribution in BOUNDED["distribution"]),
                            ("std", isinstance(config.std, str) and not config.action_scaling)):

@@ -167,12 +167,10 @@ class Run:
 def join_ranks(config: Config) -> limits.OneProcess:
     """The processes that torchrun has started; ConfigError if they do not fit the run."""
     from fastppo.ranks.processes import Ranks
-    from fastppo.trainer.rules import differing, not_for_ranks, trained_by
-    for what, fix in not_for_ranks(config, limits.rank_count()):
-        raise ConfigError(what, fix)
+    from fastppo.trainer.rules import check, differing, not_for_ranks, trained_by
+    check(not_for_ranks(config, limits.rank_count()))
     ranks = Ranks(config.backend, config.device_ids)
-    for what, fix in differing(ranks.gather(trained_by(config))):
-        raise ConfigError(what, fix)
+    check(differing(ranks.gather(trained_by(config))))
     return ranks
 
 

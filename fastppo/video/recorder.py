@@ -40,9 +40,9 @@ VIDEO_FORMATS = ".mp4", ".webp"
 STILL_FORMAT = ".png"
 SHARPNESS = 7  # of mp4, 1 to 10: text stays legible
 WEBP_QUALITY, WEBP_METHOD = 75, 2  # 0 to 100; 0, the fastest, to 6
+FRAME_LIMIT = 10_000  # pictures of a video, unless its caller gives another number
+VIDEO_FRAMES = 1_000  # pictures of a video that is recorded while training
 Writer = Callable[[Image.Image], None]
-FRAME_LIMIT = 10_000
-VIDEO_FRAMES = 1_000  # at most
 
 
 def best_format() -> str:
