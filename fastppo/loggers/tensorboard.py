@@ -3,7 +3,6 @@
 import io
 import json
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,44 +57,32 @@ class TensorBoardSink(BackgroundSink):
         self.settings, self.folder = public_config(config), folder
         self.first = 0 if step is None else step + 1
 
-    def start(self) -> "EventFile":
+    def start(self) -> "TensorBoardTracker":
         """A new file, which hides the steps from the first one of this process on."""
-        return EventFile(self.folder, self.first, markdown_table(self.settings))
+        return TensorBoardTracker(self.folder, self.first, markdown_table(self.settings))
 
 
-class EventFile:
-    """A new file of events, with a text; hides the points of older files from a `step` on.
+class TensorBoardTracker:
+    """A SummaryWriter, with a text; hides the points of older files in its folder from a `step` on.
 
-    A fault raises OSError. SummaryWriter would write in a thread of its own, which prints a
-    traceback if the disk is full, into a file that may be a link to another one.
+    A fault of the file raises OSError, from the thread in which SummaryWriter writes; this prints a
+    traceback too.
     """
 
     def __init__(self, folder: Path, step: int, settings: str):
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-        from torch.utils.tensorboard import summary
-        folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names; a time alone may be set back.
-        older = len([*folder.glob("events.out.tfevents.*")])
-        self.path = folder / f"events.out.tfevents.{older:06d}.{time.time_ns()}"
-        self._write("xb", file_version="brain.Event:2")
-        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
-        self._write(step=step, summary=summary.text("hyperparameters", settings))
+        from torch.utils.tensorboard import SummaryWriter
+        self.writer = SummaryWriter(folder, purge_step=step)
+        self.writer.add_text("hyperparameters", settings, step)
+        self.finish = self.writer.close
 
     def log(self, row: dict[str, Any], step: int) -> None:
         """Writes a point of every metric, and histograms; a video as an image that moves."""
         from tensorboard.compat.proto.summary_pb2 import Summary
         points = [Summary.Value(tag=name, **summary_value(value)) for name, value in row.items()
                   if name != GLOBAL_STEP]
-        self._write(step=step, summary=Summary(value=points))
-
-    def finish(self) -> None:
-        """Does nothing, because everything is written."""
-
-    def _write(self, mode: str = "ab", **content: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
-        with open(self.path, mode) as file:
-            RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+        # All at once: add_scalar opens the file for each of them, which takes five times as long.
+        self.writer.file_writer.add_summary(Summary(value=points), step)
+        self.writer.flush()  # for a TensorBoard that watches the run
 
 
 def summary_value(value: Any) -> dict[str, Any]:
