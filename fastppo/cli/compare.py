@@ -17,8 +17,7 @@ class Compare:
     A and B are each a folder with several runs in it, folders of runs with
     commas between them, or a pattern in quotes. The score of a run is the mean
     of its evaluation after training; if no run has one, the mean of the last
-    tenth of charts/episodic_return. docs/reports.md explains the numbers. They
-    need an extra: pip install "fastppo[compare]"
+    tenth of charts/episodic_return. docs/reports.md explains the numbers.
     """
 
     OPERANDS = "A B"

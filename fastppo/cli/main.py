@@ -20,7 +20,7 @@ from fastppo.machine.stderr import note, printed_warnings, show_status
 from fastppo.settings.values import closest
 
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
-                   "matplotlib", "PIL")
+                   "matplotlib", "scipy", "PIL")
 DEBUG = "--debug"
 OTHERS_SECONDS = 3.0
 

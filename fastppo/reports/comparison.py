@@ -5,7 +5,7 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.errors import ConfigError, Install, Set
+from fastppo.errors import ConfigError, Set
 from fastppo.reports.run_table import RunTable
 from fastppo.settings.known_names import MEAN_RETURN
 from fastppo.settings.values import digits_of
@@ -63,8 +63,7 @@ def compare_runs(a: Sequence[RunTable], b: Sequence[RunTable], metric: str | Non
     are drawn from each group and environment separately (stratified). Over several environments
     P(A > B) and the statistics of normalised scores are means over environments, as in rliable.
     Raises ConfigError for fewer than FEWEST_RUNS runs, for a run in both groups, for an environment
-    in one of them, if only some runs have an evaluation, if a score is not finite, and without
-    scipy.
+    in one of them, if only some runs have an evaluation, and if a score is not finite.
     """
     for name, side in (("A", a), ("B", b)):
         if len(side) < FEWEST_RUNS:
@@ -167,11 +166,8 @@ def improvement_of(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
 
 def bootstrapped(groups: Sequence[np.ndarray], statistic: Callable) -> Estimate:
     """The value of a statistic of groups of scores, with its 95 % interval; see compare_runs."""
+    from scipy.stats import bootstrap
     groups = [np.repeat(x, 2) if len(x) == 1 else x for x in groups]  # scipy wants two at least
-    try:
-        from scipy.stats import bootstrap
-    except ModuleNotFoundError:
-        raise ConfigError("comparisons need scipy", Install("compare")) from None
     found = bootstrap(groups, statistic, n_resamples=RESAMPLES, batch=RESAMPLES // 10,
                       vectorized=True, method="percentile", rng=np.random.default_rng(SEED))
     low, high = found.confidence_interval

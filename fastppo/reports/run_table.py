@@ -25,8 +25,6 @@ RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with s
 # In labels, where they differ: settings that change what is learnt.
 LABELLED = [name for name in Config.__match_args__
             if name not in having("resumable") | having("not_learnt")]
-# 97.5 % quantiles of Student's t with 1, 2, ..., 6 degrees of freedom.
-T_QUANTILES = 12.706, 4.303, 3.182, 2.776, 2.571, 2.447
 Curve = tuple[np.ndarray, np.ndarray]  # (environment steps, values), f64 [points] each
 
 
@@ -216,17 +214,11 @@ def mean_curve(curves: Sequence[Curve]) -> MeanCurve:
 def mean_and_half(values: Any) -> tuple[Any, Any]:
     """(mean of numbers [runs ...] over runs, half of the 95 % interval of it), see mean_curve."""
     mean, count = np.mean(values, axis=0), len(values)
-    half = 0 * mean if count == 1 else \
-        t_quantile(count - 1) * np.std(values, axis=0, ddof=1) / math.sqrt(count)
+    if count == 1:
+        return mean, 0 * mean
+    from scipy.special import stdtrit  # here, because reading runs is quick without it
+    half = stdtrit(count - 1, 0.975) * np.std(values, axis=0, ddof=1) / math.sqrt(count)
     return mean, half
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t with `freedom` degrees, within 0.001."""
-    if freedom <= len(T_QUANTILES):
-        return T_QUANTILES[freedom - 1]
-    n = freedom  # the expansion about the normal quantile [Abramowitz 1964, 26.7.5]
-    return 1.95996 + 2.37227 / n + 2.8225 / n ** 2 + 2.5558 / n ** 3
 
 
 def group_runs(places: Sequence[list[RunTable]], labels: Sequence[str] | None) -> list[RunGroup]:

@@ -1,6 +1,5 @@
 """Two groups of runs compared: scores, statistics, intervals, and the text."""
 
-import sys
 
 import numpy as np
 import pytest
@@ -126,13 +125,6 @@ def test_a_run_is_in_one_of_the_groups(tmp_path):
     assert compare_runs([first, second], [third, fourth]).a.runs == 2  # files of one folder
     with pytest.raises(ConfigError, match="1.csv is in both groups"):
         compare_runs([first, second], [second, third])
-
-
-def test_without_scipy_the_error_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    with pytest.raises(ConfigError, match="scipy") as caught:
-        compared(tmp_path, [1.0, 2.0], [1.0, 2.0])
-    assert 'pip install "fastppo[compare]"' in str(caught.value)
 
 
 # the text
