@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError, Omit, Set
+from fastppo.errors import ConfigError, ModelError, Omit, Set
 from fastppo.update.flat_parameters import FlatParameters, is_critic, trained_parameters
 
 
@@ -82,7 +82,7 @@ class TorchOptimizer:
     """A torch optimizer on the parameters, with our learning rates in its param_groups.
 
     `make` is called with the parameters, or with a group for each network if `apart`, where the
-    critic has its own rate.
+    critic has its own rate. Raises ModelError if it holds none of them.
     """
 
     def __init__(self, make: Callable[[Any], Any], flat: FlatParameters, apart: bool):
@@ -96,6 +96,10 @@ class TorchOptimizer:
             params = [{"params": [param for name, param in zip(names, params)
                                   if is_critic(name) == critic]} for critic in (False, True)]
         self.optimizer, self.rates, self.apart = make(params), (0.0, 0.0), apart
+        if flat.offsets.keys().isdisjoint(
+                id(param) for group in self.optimizer.param_groups for param in group["params"]):
+            raise ModelError("the optimizer has none of the policy's parameters",
+                             "make it from the parameters that it is called with")
 
     def step(self) -> None:
         """One step of the optimizer at the `rates`."""

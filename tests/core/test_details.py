@@ -305,12 +305,14 @@ def test_an_interrupted_update_takes_an_optimizers_memory_back(trainer, monkeypa
 
 
 @pytest.mark.parametrize("bad, said", [
-    (lambda params: None, "no attribute 'state_dict'"),
+    (lambda params: None, "no attribute 'param_groups'"),
     (lambda: None, "two made-up samples with .* failed: TypeError"),
     (partial(SGD, momentum=-1), "Invalid momentum"),
     (partial(SGD, lr=10.0), "has lr=10.0, but the setting lr.*\n  fix: take lr out .* or lr=10.0"),
     (torch.optim.LBFGS, r"failed: .*closure[\s\S]*fix: correct the model"),
-    (torch.optim.SparseAdam, "failed: .*dense gradients")])
+    (torch.optim.SparseAdam, "failed: .*dense gradients"),
+    (lambda params: SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0),
+     "the optimizer has none of the policy's parameters\n  fix: make it from")])
 def test_what_makes_no_optimizer_is_refused_before_the_first_step(bad, said):
     with pytest.raises(ValueError, match=said):
         PPO(BOX, num_workers=0, optimizer=bad)
