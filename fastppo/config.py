@@ -7,9 +7,10 @@ source of its default in brackets. docs/config.md has all of them in a table.
 A field knows all that other modules must know about it, see `setting`; they ask by `having`.
 """
 
+import copy
 import functools
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Iterable, Literal
 
 from fastppo.errors import ConfigError, Set
 from fastppo.settings import values as rules
@@ -126,8 +127,8 @@ class Config:
     """Features of the recurrent layer [37 details]"""
     distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = setting(
         "gaussian", "of_network", bounded=("squashed", "beta"), excludes={
-            "state_gaussian": "std", "squashed": "action_scaling final_tanh",
-            "beta": "std action_scaling final_tanh"})
+            "state_gaussian": "std rpo_alpha", "squashed": "action_scaling final_tanh rpo_alpha",
+            "beta": "std action_scaling final_tanh rpo_alpha"})
     """Distribution of Box actions: gaussian (state-independent standard deviation), state_gaussian
     (the network returns the standard deviation too), squashed (tanh of a gaussian), beta (between
     the bounds) [Schulman 2017, section 6.1]"""
@@ -345,30 +346,39 @@ class Config:
     Python"""
 
     def __post_init__(self):
-        for one in fields(self):
-            if (value := getattr(self, one.name)) is one.default:
-                continue
-            value, (is_valid, wanted) = plain_value(value, one.type), RULES[one.name]
-            object.__setattr__(self, one.name, value)
-            if not (value is one.default or is_valid(value)):
-                raise ConfigError(f"{one.name} is {value!r}, but must be {wanted}",
-                                  Set(**{one.name: self._usual(one.name)}))
-        if self.num_minibatches > (rows := self.num_envs * self.num_steps):
-            raise ConfigError(f"num_minibatches {self.num_minibatches} is more than the {rows} rows"
-                              f" of num_envs {self.num_envs} x num_steps {self.num_steps}",
-                              Set(num_minibatches=min(rows, self._usual("num_minibatches"))))
+        self._set(vars(self))
 
-    def _usual(self, name: str) -> Any:
+    def replace(self, **changes: Any) -> "Config":
+        """A Config with some fields changed; what is not changed has been checked."""
+        check_names(changes)
+        other = copy.copy(self)
+        other._set(changes)
+        return other
+
+    def _set(self, values: dict[str, Any]) -> None:
+        """Sets fields; ConfigError for a value that the rule of its field does not allow."""
+        for name, value in values.items():
+            if value is not default_of(name):
+                value, (is_valid, wanted) = plain_value(value, TYPES[name]), RULES[name]
+                if not (value is default_of(name) or is_valid(value)):
+                    raise ConfigError(f"{name} is {value!r}, but must be {wanted}",
+                                      Set(**{name: self.usual(name)}))
+            object.__setattr__(self, name, value)
+
+    def usual(self, name: str) -> Any:
         """The value of the preset, or else the default."""
         usual = {"progress": "lines"} | preset_of(str(self.env_name), str(self.preset))
         return usual.get(name, default_of(name))
 
     def __new__(cls, *_, **given):
-        if wrong := [name for name in given if name not in cls.__match_args__]:
-            raise ConfigError(*unknown_names("there is no setting", wrong, cls.__match_args__, ""))
+        check_names(given)
         return super().__new__(cls)
 
-    replace = replace  # config.replace(**changes) is a Config with some fields changed
+
+def check_names(given: Iterable[str]) -> None:
+    """Raises ConfigError for all names that are no settings."""
+    if wrong := [name for name in given if name not in Config.__match_args__]:
+        raise ConfigError(*unknown_names("there is no setting", wrong, Config.__match_args__, ""))
 
 
 def default_of(name: str) -> Any:
@@ -383,3 +393,4 @@ def having(fact: str) -> dict[str, Any]:
 
 
 RULES = {one.name: rules.rule_of(one) for one in fields(Config)}
+TYPES = {one.name: one.type for one in fields(Config)}

@@ -73,7 +73,7 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     for path in {options.json, options.profile} - {None, "-"}:
         check_output(Path(path))  # measuring takes minutes
     from fastppo.trainer.given_settings import checked_source
-    checked_source(None, {"env_name": request.config.env_name} | request.given).close()
+    checked_source(None, request.in_a_folder).close()
     from fastppo.benchmark import session, table
     with ProgressPrinter() as progress:
         report = table.session_report(session.run_session(request.given, options, progress))

@@ -175,6 +175,11 @@ class Request(NamedTuple):
     config: Config
     options: Any  # of the verb, an instance of its dataclass
 
+    @property
+    def in_a_folder(self) -> Config:
+        """The Config with a folder, as a run of the command has one; for its errors."""
+        return self.config.replace(run_dir=self.config.run_dir or "runs")
+
 
 def read(argv: Sequence[str], options: type = Train) -> Request:
     """The settings that `argv` gives; raises ConfigError for a name or value that is wrong.
@@ -201,7 +206,8 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
         raise SystemExit(0)
     given = {name: value for name, value in values.items() if name in settings()}
     changes = {name: value for name, value in changes.items() if name not in given}
-    config = setting_texts.config_over_preset(changes, given)
+    with setting_texts.naming_preset(env_name, given):
+        config = Config(**given).replace(**changes)
     if "num_iterations" in values:
         if "total_steps" in given:
             raise ConfigError("--num_iterations and --total_steps both set total_steps",

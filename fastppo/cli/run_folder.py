@@ -18,7 +18,6 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, Error, Omit, Set, format_value, program
 from fastppo.machine import file_access
 from fastppo.machine.child_process import without_secrets
-from fastppo.machine.installation import check_loggers
 from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkpoints_in, policy_at
 from fastppo.settings import known_names
 
@@ -64,7 +63,7 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     """The run that the options and settings of a command ask for; a new one has the seed `drawn`.
 
     Raises ConfigError for options that contradict each other, and for what needs no torch to be
-    refused: packages and files that are missing, environments that cannot be made.
+    refused: files that are missing, and models that cannot be imported.
     """
     given, seed = Path(config.run_dir) if config.run_dir else None, config.seed
     if options.resume is not None and options.init_from is not None:
@@ -94,7 +93,6 @@ def choose_run(options: Train, config: Config, drawn: int) -> ChosenRun:
     if given and str(given) != str(given).translate(file_access.CONTROL_CHARACTERS):
         raise ConfigError(f"the run's folder {str(given)!r} has control characters in its name",
                           "rename it")
-    check_loggers(config.logger or ())
     seed = drawn if seed is None else seed
     return ChosenRun(place, given, name_of_run(config.env_name, options.name, seed), seed)
 

@@ -74,7 +74,7 @@ def chosen_seeds(request: Request) -> list[int]:
                           (Omit("seeds"), "--resume=auto with the --name or --run_dir of the runs"))
     # What a single run would refuse.
     choose_run(request.options, request.config, 0)
-    checked_source(None, {"env_name": request.config.env_name} | request.given).close()
+    checked_source(None, request.in_a_folder).close()
     if os.name == "nt":
         raise ConfigError("--seeds needs Linux or macOS", "give a command for each --seed")
     seeds, folder = parse_seeds(request.options.seeds), request.config.run_dir

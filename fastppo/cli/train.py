@@ -83,10 +83,8 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
 def shown_config(request: Request) -> str:
     """All settings of a new run as TOML, those that are resolved for this machine included."""
     from fastppo.trainer.given_settings import checked_source
-    with closing(checked_source(None, {"env_name": request.config.env_name} | request.given)
-                 ) as source:
-        from fastppo.trainer.resolve import resolve
-        config = resolve(source)
+    with closing(checked_source(None, request.in_a_folder)) as source:
+        config = source.resolved.replace(run_dir=request.config.run_dir)
     if request.config.seed is None:
         config = config.replace(seed=None)
     sources = sources_of(request.given, request.changes, request.preset, config)
@@ -108,17 +106,18 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
         run = None if further else choose_run(options, config, drawn)
         with new_folder(run.folder, run.name, options.resume is not None) if run \
                 else nullcontext(Path()) as folder:
-            start = request.given | {"progress": progress, "run_dir": str(folder)}
-            start |= {"run_dir": None, "logger": None} if further else {}
+            changes = {"progress": progress, "run_dir": str(folder)}
+            changes |= {"run_dir": None, "logger": None} if further else {}
+            start = request.given | changes
             known = [] if further else checkpoints_in(folder)
+            from fastppo.trainer.given_settings import checked_source, joined_ranks
             ranks = ranks or joined_ranks(config)
             place, seed = ranks.share(run and (run.place, run.seed))
             text = f"fastppo {__version__}   {place or config.env_name}   starting"
             with status_while(text) if progress != "none" else nullcontext():
                 if place is None:  # settings that do not fit are refused without torch
-                    from fastppo.trainer.given_settings import checked_source
-                    start |= {"env_name": config.env_name, "seed": seed}
-                    start = {"env": checked_source(None, start), "init_from": options.init_from}
+                    source = checked_source(None, config.replace(seed=seed, **changes))
+                    start = {"env": source, "init_from": options.init_from}
                 from fastppo.ppo import PPO
                 ppo = PPO(checkpoint=place, **start)
             with ppo:
@@ -126,14 +125,6 @@ def opened_run(request: Request) -> Iterator[tuple[Any, Path, bool]]:
                     place or not known))
                 if opened:
                     yield ppo, folder, place is not None
-
-
-def joined_ranks(config: Any) -> limits.OneProcess:
-    """The processes that torchrun has started for a run, connected; or this one."""
-    if limits.rank_count() == 1:
-        return limits.OneProcess()
-    from fastppo.ranks.processes import Ranks
-    return Ranks(config.backend, config.device_ids)
 
 
 def is_complete(ppo, folder: Path) -> bool:

@@ -17,14 +17,14 @@ from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, Omit, SpaceError
 from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import MASK, mask_leaf, masked_space
+from fastppo.spaces.leaves import MASK, masked_space
 from fastppo.spaces.observations import ObservationLayout
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
 
 
 class EnvSource:
-    """The factories and spaces of the environments of a run, and its Config.
+    """The factories and spaces of the environments of a run, and its Config as it was given.
 
     `env` is an id, class, callable, list of callables, VectorEnv, or None for config.env_name. A
     VectorEnv is kept as `vector`, and there are no factories. Otherwise environments are made once
@@ -33,6 +33,7 @@ class EnvSource:
     every factory. `step_seconds` is measured if num_workers is "auto".
     """
 
+    resolved: Config  # with every None and "auto" resolved, of a run
     vector: VectorEnv | None = None
     masked = False
     step_seconds = 0.0
@@ -100,10 +101,6 @@ class EnvSource:
                     self.masked = some and masks.has_hidden_masks(envs)
             if self.masked:
                 self.obs_space = masked_space(self.obs_space, self.act_space)
-            if show_masks and factories[0].images.frame_skip > 1 and mask_leaf(
-                    self.obs_space, self.act_space) is not None:
-                raise ConfigError("frame_skip repeats an action, which the action mask may forbid"
-                                  " in the next frame", Omit("frame_skip"))
             for factory in factories:
                 factory.masked = self.masked
             if self.config.num_workers == "auto":

@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 from packaging.requirements import Requirement
 
@@ -42,18 +42,12 @@ def extension_file() -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def check_loggers(names: Sequence[str]) -> None:
-    """Raises ConfigError for the first logger whose package is not installed.
-
-    A folder that its runs leave, such as wandb/, is no package.
-    """
-    for name in names:
-        if sys.modules.get(name) is not None:
-            continue
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise ConfigError(f'logger="{name}" needs the package {name}, which is not installed',
-                              Install(name))
+def is_missing(package: str) -> bool:
+    """True if a package is not installed; a folder that its runs leave, as wandb/, is none."""
+    if sys.modules.get(package) is not None:
+        return False
+    spec = importlib.util.find_spec(package)
+    return spec is None or spec.origin is None
 
 
 def needed_packages() -> dict[str, list[tuple[Requirement, str | None]]]:

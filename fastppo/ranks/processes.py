@@ -16,7 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fastppo.errors import ConfigError, RankError, Set
+from fastppo.config import Config, having
+from fastppo.errors import ConfigError, RankError
 from fastppo.machine import limits
 from fastppo.machine.shared_memory import Arena
 from fastppo.stepping.replay import ResumedEpisodes
@@ -40,7 +41,8 @@ class Ranks(limits.OneProcess):
         self.owned = not dist.is_initialized()
         with as_rank_error(), _ended_by_sigterm():
             if self.owned:
-                _connect(_backends(backend, device_ids))
+                nccl = backend != "gloo" and nccl_fits(device_ids)
+                _connect("cpu:gloo,cuda:nccl" if nccl else "gloo")
             self.group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)  # for objects
 
     def gather(self, one: Any) -> list[Any]:
@@ -87,18 +89,22 @@ def first_to_report() -> bool:
     return True
 
 
-def _backends(backend: str, device_ids: Sequence[int] | None) -> str:
-    """The libraries of torch.distributed by device.
+def check_same_settings(config: Config, ranks: Ranks) -> None:
+    """Raises ConfigError for a setting with another value in another process."""
+    first, *others = ranks.gather({name: repr(value) for name, value in vars(config).items()
+                                   if name not in having("of_rank")})
+    for rank, other in enumerate(others, 1):
+        for name, value in first.items():
+            if other[name] != value:
+                raise ConfigError(f"process 0 has {name}={value}, and process {rank}"
+                                  f" {name}={other[name]}", "start all with the same settings")
 
-    Raises ConfigError if NCCL is asked for, and missing or for ranks that share a GPU.
-    """
+
+def nccl_fits(device_ids: Sequence[int] | None) -> bool:
+    """True if there is NCCL, which needs GPUs that no processes share."""
     numbers = [device_ids[i % len(device_ids)]
                for i in range(limits.ranks_here())] if device_ids else []
-    nccl = limits.gpus() > 0 and dist.is_nccl_available() and len({*numbers}) == len(numbers)
-    if backend == "nccl" and not nccl:
-        raise ConfigError("backend=nccl needs a GPU for each process, and a torch with NCCL",
-                          Set(backend="gloo"))
-    return "cpu:gloo,cuda:nccl" if nccl and backend != "gloo" else "gloo"
+    return limits.gpus() > 0 and dist.is_nccl_available() and len({*numbers}) == len(numbers)
 
 
 @contextlib.contextmanager

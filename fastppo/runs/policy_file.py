@@ -37,7 +37,7 @@ from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.settings.known_names import unknown_names
 from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
 from fastppo.trainer.policy_and_learner import build_policy
-from fastppo.trainer.resolve import usable_device
+from fastppo.trainer.resolve import checked_device
 
 POLICY_FORMAT = "fastppo policy 1"
 
@@ -226,7 +226,7 @@ def load(path: str | os.PathLike, device: str = "cpu", model=None, **others: Nev
     if others:
         raise ConfigError(*unknown_names("load has no argument", others, (
             "path", "device", "model")))
-    place = usable_device(Config(device=str(device)))
+    place = checked_device(str(device))
     return LoadedPolicy(*read_policy(path, model)).to(place)
 
 

@@ -33,7 +33,6 @@ ASIDE = EVALUATION, VIDEO  # the parts that are not training
 
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
-MINIBATCHES = "num_minibatches, which is num_envs x num_steps / the size of a minibatch"
 MAKES_ENVS = "PPO(env, num_envs=8) makes its environments; without a trainer: make_vec(env, 8)"
 NEW_TRAINER = 'make a new trainer with its weights: PPO(env, init_from="model.safetensors")'
 
@@ -47,7 +46,9 @@ FOREIGN_NAMES = {
     "cuda": "device", "torch_deterministic": "leave it out: the same seed gives the same run",
     "capture_video": "video|video_interval", "video": "video_interval",
     "save_model": 'the command saves the model; in Python ppo.save("model.safetensors")',
-    "minibatch_size": MINIBATCHES, "batch_size": MINIBATCHES,
+    **dict.fromkeys(
+        ("minibatch_size", "batch_size"),
+        "num_minibatches, which is num_envs x num_steps / the size of a minibatch"),
     "n_steps": "num_steps", "n_envs": "num_envs", "n_epochs": "epochs",
     "n_timesteps": "total_steps", "policy": "model", "policy_kwargs": "hidden_sizes|activation",
     "features_extractor_class": "model", "share_features_extractor": "shared_critic",

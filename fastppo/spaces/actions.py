@@ -16,10 +16,8 @@ from typing import Any, Callable, NamedTuple, Sequence
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space, Tuple
 
-from fastppo.errors import Omit, SpaceError
 from fastppo.spaces.leaves import (
     CHOICES,
-    NARROWER,
     action_storage,
     build_structure,
     choice_counts,
@@ -116,16 +114,16 @@ class ActionMapping:
         return np.concatenate(columns, 1).astype(store.dtype).reshape(-1, *store.shape)
 
 
-def check_bounds(space: Space, setting: str) -> None:
-    """Raises SpaceError if a Box in `space` lacks the bounds that `setting` maps actions to."""
+def unbounded(space: Space, has_range: bool = False) -> str:
+    """The first Box in `space` without finite bounds, or a range if it `has_range`; "" for none."""
     for box in (leaf.space for leaf in leaves(space) if isinstance(leaf.space, Box)):
         with np.errstate(over="ignore"):
             span = box.high - box.low
-        if not np.isfinite(span).all() or setting == "std" and not span.all():
-            why = "a range of 0" if np.isfinite(span).all() else \
-                f"infinite bounds, or a range beyond {box.dtype}"
-            raise SpaceError(f"{setting} maps actions to their bounds, but the space {box} has"
-                             f" {why}", (Omit(setting), NARROWER))
+        if not np.isfinite(span).all():
+            return f"the space {box} has infinite bounds, or a range beyond {box.dtype}"
+        if has_range and not span.all():
+            return f"the space {box} has a range of 0"
+    return ""
 
 
 def bounds_of(space: Box) -> tuple[np.ndarray, np.ndarray]:

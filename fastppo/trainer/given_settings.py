@@ -1,7 +1,4 @@
-"""The settings of a run from what a trainer was given: an environment, settings, a stored run.
-
-Nothing here imports torch: what is wrong is said before that.
-"""
+"""The settings of a run from what a trainer was given: an environment, settings, a stored run."""
 
 import json
 from functools import partial
@@ -15,27 +12,28 @@ from fastppo.envs.families import check_registered, is_registered
 from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.errors import ConfigError, Omit, Set
+from fastppo.machine import limits
 from fastppo.machine.child_process import without_secrets
-from fastppo.settings.presets import PRESETS, is_preset_file, preset_name
-from fastppo.spaces.observations import ObservationLayout
-from fastppo.trainer.rules import check_settings
+from fastppo.settings.presets import is_preset_file, preset_of
+from fastppo.trainer.resolve import resolve
+from fastppo.trainer.rules import ENGINES
 
 BY_PRESET = having("by_preset")
 
 
-def checked_source(env: Any, settings: dict[str, Any]) -> EnvSource:
-    """The environments of a run in `env`, or those that `settings` name; all of them fit.
+def checked_source(env: Any, config: Config) -> EnvSource:
+    """The environments of a run in `env`, or those that `config` names, and its resolved Config.
 
-    Raises ConfigError or SpaceError if they do not. The one place that asks for rules.py.
+    The one place that asks for the rules. Raises ConfigError or SpaceError if anything is wrong.
     """
-    config, kind = config_for(env, settings), EnvSource
-    if config.vec in ("native", "envpool") and not isinstance(env, VectorEnv):
+    kind = EnvSource
+    if config.vec in ENGINES and not isinstance(env, VectorEnv):
         from fastppo.vector.source import VectorEnvSource as kind
     source = kind(env, config)
     try:
         if source.config.eval_env is not None:
             make_factory(source.config.eval_env, setting="eval_env")
-        check_settings(source.config, ObservationLayout(source.obs_space, source.act_space))
+        source.resolved = resolve(source)
     except BaseException:
         source.close()
         raise
@@ -60,12 +58,12 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     if given.get("env_name", name) != name:
         raise ConfigError(f"PPO was given {name} and env_name={given['env_name']!r}: only one of"
                           " them can be trained on", Omit("env_name"))
-    preset, given = given.get("preset", "auto"), given | {"env_name": name}
-    if preset == "auto":
-        config = Config(**PRESETS.get(preset_name(str(name)), {}) | given)
-    else:
-        from fastppo.trainer.setting_texts import config_over_preset, preset_settings
-        config = config_over_preset(preset_settings(str(name), preset), given)
+    preset, values = given.get("preset", "auto"), preset_of(str(name))
+    if preset != "auto":
+        from fastppo.trainer.setting_texts import preset_settings
+        values = preset_settings(str(name), preset)
+    config = Config(**given | {"env_name": name}).replace(
+        **{setting: value for setting, value in values.items() if setting not in given})
     if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
         raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
                           " training", "leave render_mode out; to watch a policy: the verb play, or"
@@ -140,6 +138,14 @@ def given_again(ppo) -> dict[str, str]:
     env = [] if is_registered(settings["env_name"]) else ["env_name"]
     return {name: settings[name] for name in (*env, *code_named_in(settings))
             if isinstance(settings[name], str)}
+
+
+def joined_ranks(config: Config) -> limits.OneProcess:
+    """The processes that torchrun has started for a run, connected; or this one."""
+    if limits.rank_count() == 1:
+        return limits.OneProcess()
+    from fastppo.ranks.processes import Ranks
+    return Ranks(config.backend, config.device_ids)
 
 
 def plain(value: Any) -> Any:

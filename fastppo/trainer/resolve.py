@@ -1,73 +1,88 @@
-"""Resolves the settings of a run: its preset, then every None and "auto"."""
+"""Resolves the settings of a run: its preset, then every None and "auto".
+
+The rules are asked in between, when what they depend on is resolved. Until then nothing imports
+torch, so that a wrong setting is refused at once.
+"""
 
 import logging
 import secrets
 from functools import partial
+from typing import Callable
 
-import torch
-
-from fastppo.compiled.support import (
-    unsupported_in_acting,
-    unsupported_in_graph,
-    unsupported_in_learner,
-)
 from fastppo.config import IMAGE_MODELS, MODELS, Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine import limits
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.trainer.rules import (
+    OF_DEVICES,
+    can_start_workers,
+    case_of,
+    check,
+    check_settings,
     largest_image,
     models_for,
+    needs_workers,
     normalises_rewards,
-    worker_count,
-    workers_are_faster,
 )
 
 log = logging.getLogger("fastppo")
-
 WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
+# Seconds, measured: bench/workers.py, bench/LOG.md.
+START_SECONDS = 0.25  # until the workers have started
+HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
 
 
 def resolve(source: EnvSource) -> Config:
     """The Config of `source` with every None and "auto" resolved.
 
-    Raises ConfigError for what this machine or the compiled kernels do not support.
+    Raises ConfigError or SpaceError for settings that contradict each other, the spaces or this
+    machine.
     """
-    config, seen = source.config, ObservationLayout(source.obs_space, source.act_space)
+    given, seen = source.config, ObservationLayout(source.obs_space, source.act_space)
+    config = resolve_for_spaces(given, seen)
+    check_settings(config, given, seen)
+    from fastppo.compiled.support import (
+        unsupported_in_acting,
+        unsupported_in_graph,
+        unsupported_in_learner,
+    )
+    _warn_of_model(given, seen)
+    slow = unsupported_in_learner(config, seen)
+    config = config.replace(precision=_precision(config, bool(slow)))
+    graph = config.device != "cpu" and limits.rank_count() == 1 and not unsupported_in_graph(config)
+    learner, acting = config.learner, config.acting
+    if learner == "auto":
+        learner = "graph" if graph else "torch" if slow else "kernel"
+    if acting == "auto":
+        acting = "central" if unsupported_in_acting(config, seen) else "local"
+    if slow and learner != "kernel":
+        log.info("learner=%s, because the compiled one, which is 5 to 15 times as fast for small"
+                 " networks, does not support %s", learner, slow)
+    config = config.replace(learner=learner, acting=acting)
+    # Small networks are fastest with one thread. Convolutions gain from more; workers sleep then.
+    by_torch = learner != "kernel" and config.device == "cpu"
+    cores = limits.usable_cores() if by_torch and _convolves(config, seen) else 1
+    workers = 0 if config.num_workers == 0 or config.vec != "workers" else worker_count(
+        config.num_workers, config.num_envs // limits.rank_count(),
+        partial(workers_are_faster, source.step_seconds, config))
+    return config.replace(
+        torch_threads=config.torch_threads or 1, num_workers=workers,
+        update_threads=config.update_threads or config.torch_threads or cores)
+
+
+def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
+    """The Config with those settings resolved on which rules depend, and with a seed."""
     model, shared, device = config.model, config.shared_critic, config.device
-    if model in ("auto", "mlp"):
-        model = _mlp_or_cnn(model, seen) if any(len(x.shape) > 1 for x in seen.leaves) else "mlp"
+    if model == "auto":
+        model = "cnn" if "cnn" in models_for(largest_image(seen)) else "mlp"
     if shared is None:
         shared = model in IMAGE_MODELS and config.actor_keys == config.critic_keys
     config = config.replace(
         norm_rewards=normalises_rewards(config), model=model, shared_critic=shared,
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         vec="workers" if config.vec == "auto" else config.vec)
-    if device != "cpu":
-        by_rule = device == "auto" and not _suits_gpu(config, seen)
-        device = "cpu" if by_rule else usable_device(config)
-    config = config.replace(device=device)
-    config = config.replace(precision=_precision(config, seen))
-    slow = unsupported_in_learner(config, seen)
-    graph = config.learner == "graph" or (
-        config.learner == "auto" and config.device != "cpu" and limits.rank_count() == 1)
-    learner = _compiled_unless(unsupported_in_graph(config) if graph else slow, config, "learner",
-                               "graph" if graph else "kernel", "torch")
-    if slow and learner != "kernel":
-        log.info("learner=%s, because the compiled one, which is 5 to 15 times as fast for small"
-                 " networks, does not support %s", learner, slow)
-    config = config.replace(learner=learner, acting=_compiled_unless(
-        unsupported_in_acting(config, seen), config, "acting", "local", "central"))
-    # Small networks are fastest with one thread. Convolutions gain from more; workers sleep then.
-    by_torch = learner != "kernel" and device == "cpu"
-    cores = limits.usable_cores() if by_torch and _convolves(config, seen) else 1
-    workers = 0 if config.num_workers == 0 else worker_count(
-        config.num_workers, config.num_envs // limits.rank_count(),
-        partial(workers_are_faster, source.step_seconds, config))
-    return config.replace(
-        torch_threads=config.torch_threads or 1, num_workers=workers,
-        update_threads=config.update_threads or config.torch_threads or cores)
+    by_rule = device == "auto" and not _suits_gpu(config, seen)
+    return config.replace(device="cpu" if by_rule else device_to_use(config))
 
 
 def _convolves(config: Config, seen: ObservationLayout) -> bool:
@@ -89,67 +104,81 @@ def _suits_gpu(config: Config, seen: ObservationLayout) -> bool:
                            or _convolves(config, seen))
 
 
-def _precision(config: Config, seen: ObservationLayout) -> str:
+def _precision(config: Config, slow: bool) -> str:
     """The precision with "auto" resolved; a warning for bf16 that the processor lacks.
 
-    Raises ConfigError for bf16 where no layer would compute in it.
+    `slow`: whether the compiled learner cannot learn.
     """
-    on_cpu = config.device == "cpu"
-    if config.precision == "auto" and config.model not in IMAGE_MODELS:
-        return "fp32"
     if config.precision == "auto":
-        by_torch = unsupported_in_learner(config, seen) if config.learner == "auto" else \
-            config.learner != "kernel"
-        return "tf32" if not on_cpu else "bf16" if limits.has_bf16() and by_torch else "fp32"
-    if config.precision == "tf32" and on_cpu:
-        raise ConfigError("precision is 'tf32', which only GPUs compute in", Set(precision="fp32"))
-    if config.precision == "bf16":
-        if config.model == "mlp":
-            raise ConfigError("precision is 'bf16', but model=mlp has no layer that computes in it:"
-                              " it is for convolutional networks and your own", Omit("precision"))
-        if not limits.has_bf16(config.device):
-            log.warning("precision=bf16 is slow here: this processor converts each number, because"
-                        " it computes in fp32\n  fix: precision=fp32")
+        by_torch = slow if config.learner == "auto" else config.learner != "kernel"
+        by_torch = by_torch and config.acting != "local"  # kernels act in fp32
+        return "fp32" if config.model not in IMAGE_MODELS else "tf32" if config.device != "cpu" \
+            else "bf16" if by_torch and limits.has_bf16() else "fp32"
+    if config.precision == "bf16" and not limits.has_bf16(config.device):
+        log.warning("precision=bf16 is slow here: this processor converts each number, because it"
+                    " computes in fp32\n  fix: precision=fp32")
     return config.precision
 
 
-def _mlp_or_cnn(model: str, seen: ObservationLayout) -> str:
-    """The model auto or mlp resolved; a warning for an MLP on images."""
+def _warn_of_model(config: Config, seen: ObservationLayout) -> None:
+    """Warns of an MLP on images."""
     sides = largest_image(seen)
     fitting = models_for(sides)
-    if "cnn" in fitting:
-        if model == "auto":
-            return "cnn"
+    if "cnn" in fitting and config.model == "mlp":
         log.warning("model=mlp takes images as %s separate numbers, and does not know which pixels"
                     " are neighbours\n  fix: model=cnn", f"{ObservationEncoding(seen).size:,}")
-    elif fitting and model == "auto":
+    elif fitting and config.model == "auto" and "cnn" not in fitting:
         log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger, and"
                     " the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
                     "x".join(map(str, sides)), fitting[0])
-    return "mlp"
 
 
-def usable_device(config: Config) -> str:
-    """The device with "auto" resolved; ConfigError if torch cannot use it."""
+def device_to_use(config: Config) -> str:
+    """The device with "auto" resolved, and with the number that a process of torchrun has."""
     device = config.device
     if device == "auto":
         device = "cuda" if limits.gpus() else "cpu"
-    if device.startswith("cuda") and (why := limits.no_gpu()):
-        raise ConfigError(f"device={device}, but {why}", Set(device="cpu"))
     if device.startswith("cpu"):
         return "cpu"  # there is one
     by_rank = device == "cuda" and (limits.rank_count() > 1 or config.device_ids)
-    number = limits.device_number(config.device_ids) if by_rank else torch.device(device).index
-    if device.startswith("cuda") and not 0 <= (number or 0) < (count := limits.gpus()):
-        there = Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
-        raise ConfigError(f"this process has GPU {number}, but there are {count}, counted from 0",
-                          there)
-    return f"cuda:{number}" if by_rank else device
+    return f"cuda:{limits.device_number(config.device_ids)}" if by_rank else device
 
 
-def _compiled_unless(reason: str, config: Config, name: str, compiled: str, general: str) -> str:
-    """The choice `name` resolved: `compiled`, unless there is a `reason` for which it cannot be."""
-    choice = getattr(config, name)
-    if choice == compiled and reason:
-        raise ConfigError(f"{name}={compiled} does not support {reason}", Set(**{name: general}))
-    return compiled if choice in ("auto", compiled) and not reason else general
+def checked_device(device: str) -> str:
+    """The same for a policy that is loaded; ConfigError if torch cannot use the device."""
+    given = Config(device=device)
+    config = given.replace(device=device_to_use(given))
+    check(OF_DEVICES, case_of(config, given))
+    return config.device
+
+
+def worker_count(num_workers: int | str | None, num_envs: int, faster: Callable[[int], bool]
+                 ) -> int:
+    """The number of worker processes for `num_envs` environments; 0: only the main process.
+
+    None gives one per core; "auto" gives the same, or 0 if `faster(workers)` is False. A number is
+    limited by that of the environments, which the log says.
+    """
+    if not can_start_workers():
+        return 0
+    if num_workers is None or num_workers == "auto":
+        count = min(max(1, limits.usable_cores() // limits.ranks_here()), num_envs)
+        return count if num_workers is None or faster(count) else 0
+    if int(num_workers) > num_envs:
+        log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
+                    num_workers, num_envs, num_envs)
+    return min(int(num_workers), num_envs)
+
+
+def workers_are_faster(step_seconds: float, config: Config, workers: int) -> bool:
+    """True if `workers` save more time than they cost, or if a setting asks for them.
+
+    They save their share of the stepping. They cost their start and, in local acting, one handover
+    per rollout; in central acting one per step of each half of the environments.
+    """
+    if needs_workers(config):
+        return True
+    rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
+    handovers = rollouts if config.acting == "local" else rollouts * config.num_steps * 2
+    saved = config.total_steps * step_seconds * (1 - 1 / max(1, workers))
+    return saved > START_SECONDS + handovers * HANDOVER_SECONDS

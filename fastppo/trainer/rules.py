@@ -1,157 +1,68 @@
-"""All rules about settings: which exclude or need each other, and what spaces and ranks allow.
+"""All rules about settings: their conflicts with each other, spaces, machine and processes.
 
-And the number of worker processes, which depends on the machine.
-
-A rule yields (what is wrong, fix) if it is broken. A run asks for them once, when it has made its
-environments; what they need is known then, and torch is not imported yet.
+They are asked once, by resolve.py, when the environments have been made and what they depend on is
+resolved; torch is imported for a few of them alone.
 """
 
-import logging
 import os
 import re
 from dataclasses import fields
-from itertools import chain
-from typing import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, Callable, Iterable, NamedTuple
 
 from gymnasium.spaces import Box
 
 from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of, having
-from fastppo.errors import ConfigError, Fix, Omit, Set
+from fastppo.errors import ConfigError, Fix, Install, Omit, Set
 from fastppo.machine import kernels, limits
-from fastppo.spaces.actions import check_bounds
-from fastppo.spaces.leaves import action_storage, brief_text, leaves, subspaces
+from fastppo.spaces.actions import unbounded
+from fastppo.spaces.leaves import NARROWER, action_storage, brief_text, leaves, subspaces
 from fastppo.spaces.observations import ObservationLayout
 
-Broken = Iterator[tuple[str, Fix]]
-BOUNDED, EXCLUDED, NEEDS = having("bounded"), having("excludes"), having("needs")
-
-log = logging.getLogger("fastppo")
-# Seconds, measured: bench/workers.py, bench/LOG.md.
-START_SECONDS = 0.25  # until the workers have started
-HANDOVER_SECONDS = 200e-6  # for the main process to wake the workers, and them to wake it
+ENGINES = "native", "envpool"  # values of vec without workers
+A_FOLDER = Set(run_dir="runs/my_run")
+ONE_PROCESS = "is for a run of one process, and torchrun has started {processes}"
 
 
-def check(*rules: Broken) -> None:
-    """Raises ConfigError for the first of some rules that is broken."""
-    for what, fix in chain(*rules):
-        raise ConfigError(what, fix)
+class Conflict(NamedTuple):
+    """What cannot be: values of settings together, or with what the run meets."""
+
+    about: str  # settings: it is looked for where one of them is not its default; "": always
+    applies: Callable[[Any], Any]  # of a case: true, or what is `found`, if it is there
+    text: str  # with the {attributes} of the case
+    fix: Fix | Callable[[Any], Fix]  # or a function of the case
 
 
-def check_settings(config: Config, seen: ObservationLayout) -> None:
-    """Raises ConfigError or SpaceError for settings that contradict each other or the spaces."""
+def case_of(config: Config, given: Config, seen: ObservationLayout | None = None
+            ) -> SimpleNamespace:
+    """What conflicts are looked for in: a Config, as `given` and resolved, and what it meets."""
+    changed = {one.name for one in fields(given) if getattr(given, one.name) != one.default}
+    return SimpleNamespace(**vars(config), given=given, seen=seen, changed=changed,
+                           processes=limits.rank_count())
+
+
+def check(conflicts: Iterable[Conflict], case: SimpleNamespace) -> None:
+    """Raises ConfigError for the first of some conflicts that is there."""
+    for about, applies, text, fix in conflicts:
+        if (not about or not case.changed.isdisjoint(about.split())) and (found := applies(case)):
+            case.found = found
+            raise ConfigError(text.format_map(vars(case)), fix(case) if callable(fix) else fix)
+
+
+def check_settings(config: Config, given: Config, seen: ObservationLayout) -> None:
+    """Raises ConfigError or SpaceError for `given` settings that contradict each other or the rest.
+
+    `config` has those resolved on which others depend.
+    """
     action_storage(seen.act_space)  # it raises SpaceError
-    changed = {one.name for one in fields(config) if getattr(config, one.name) != one.default}
-    rules = [excluded(config, seen, changed), conflicts(config)]
-    if not changed.isdisjoint(NEEDS):
-        rules.append(without_effect(config, changed))
-    if {"actor_keys", "critic_keys"} & changed:
-        rules.append(unknown_keys(config, seen))
-    if config.model in IMAGE_MODELS:
-        rules.append(too_small_images(config, seen))
-    check(*rules)
-    for setting, given in (("action_scaling", config.action_scaling),
-                           ("distribution", config.distribution in BOUNDED["distribution"]),
-                           ("std", isinstance(config.std, str) and not config.action_scaling)):
-        if given:
-            check_bounds(seen.act_space, setting)
+    case = case_of(config, given, seen)
+    check(CONFLICTS, case)
 
 
 def normalises_rewards(config: Config) -> bool:
     """norm_rewards, whose default is True unless rewards are scaled or clipped."""
     chosen = config.norm_rewards
     return config.reward_scale == 1 and not config.clip_rewards if chosen is None else chosen
-
-
-def excluded(config: Config, seen: ObservationLayout, changed: set[str]) -> Broken:
-    """Settings `changed` that must have their defaults beside others, or with these actions."""
-    actions = seen.act_space
-    for applies, why, names in (
-            (not any(isinstance(leaf.space, Box) for leaf in leaves(actions)),
-             f"it is for Box actions, and the actions are {actions}",
-             "std sde final_tanh action_scaling distribution"),
-            (subspaces(actions), f"it is for actions that are one Box, and they are {actions}",
-             "sde"),
-            (config.model not in MODELS, "it is for built-in networks, and the model is your own",
-             "layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
-             " activation sde"),
-            (True, f"distribution={config.distribution} has no use for it",
-             EXCLUDED["distribution"].get(config.distribution, "")),
-            (config.sde, "sde explores with a gaussian of its own", "std distribution")):
-        for name in names.split() if applies else ():
-            if name in changed:
-                yield f"{name} is {getattr(config, name)!r}, but {why}", Omit(name)
-
-
-def without_effect(config: Config, changed: set[str]) -> Broken:
-    """Settings `changed` that do nothing without the value of another that their fields name."""
-    values = vars(config) | {"norm_rewards": normalises_rewards(config)}
-    for name, (other, *wanted) in NEEDS.items():
-        if name in changed and values[other] not in wanted:
-            needed = Set(**{other: wanted[0]})
-            yield (f"{name} is {values[name]}, but does nothing without {needed.text(shell=False)}",
-                   (needed, Omit(name)))
-
-
-def conflicts(config: Config) -> Broken:
-    """Settings that contradict each other in every environment."""
-    if config.eval_interval and not config.eval_episodes:
-        yield (f"eval_interval is {config.eval_interval}, but eval_episodes is 0",
-               Set(eval_episodes=10))
-    if config.adaptive_kl is not None and not isinstance(config.lr, (int, float)):
-        yield (f"adaptive_kl={config.adaptive_kl} adapts the learning rate to the KL, but lr is the"
-               f" schedule {config.lr}", Set(lr=default_of("lr")))
-    if config.adaptive_kl is not None and config.lr_warmup > 0:
-        yield (f"lr_warmup={config.lr_warmup} raises the learning rate, which adaptive_kl adapts to"
-               " the KL", (Omit("lr_warmup"), Omit("adaptive_kl")))
-    if config.recompute_advantages and config.rnn != "none":
-        yield ("recompute_advantages=True, but values of a network with memory depend on all steps"
-               " before", Set(recompute_advantages=False))
-    if config.shared_critic and config.actor_keys != config.critic_keys:
-        yield ("actor and critic cannot share layers, because actor_keys and critic_keys differ",
-               Set(shared_critic=False))
-    engine = config.vec in ("native", "envpool")
-    for name in having("wrapper") if config.preprocessing == "none" else ():
-        changed = getattr(config, name) != default_of(name)
-        if changed and name in ("end_on_life_loss", "noop_max", "fire_on_reset"):
-            yield f"{name} is for preprocessing=atari", Set(**{name: default_of(name)})
-        if changed and engine:
-            yield (f"{name}={getattr(config, name)}, but vec={config.vec} makes complete"
-                   " environments, whose own settings are given as env_kwargs", Omit(name))
-    if engine and config.nan_policy == "reset_env":
-        yield ("nan_policy=reset_env resets one environment, which a vector environment cannot",
-               Omit("nan_policy"))
-    project = re.sub(r"[/\\#?%:]", "-", config.wandb_project[:128])
-    if "wandb" in (config.logger or ()) and config.wandb_project != project:
-        yield (f"wandb_project is {config.wandb_project!r}, but wandb takes up to 128 characters,"
-               " and none of / \\ # ? % :", Set(wandb_project=project))
-    name = needs_workers(config)
-    if name and (config.num_workers == 0 or not can_start_workers()):
-        yield (f"{name}={getattr(config, name)} is for worker processes, and there are none",
-               (Omit(name), *[Set(num_workers=1)] * can_start_workers()))
-
-
-def unknown_keys(config: Config, seen: ObservationLayout) -> Broken:
-    """Keys that the observations do not have."""
-    known = tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
-    for name in ("actor_keys", "critic_keys"):
-        keys = getattr(config, name)
-        if keys is not None and not known:
-            yield (f"{name} are parts of a Dict observation, but these are"
-                   f" {brief_text(seen.space)}", Omit(name))
-        if keys is not None and not (isinstance(keys, tuple) and keys and {*keys} <= {*known}):
-            yield (f"{name} is {keys!r}, but must be some of {', '.join(known)}",
-                   Set(**{name: known}))
-
-
-def too_small_images(config: Config, seen: ObservationLayout) -> Broken:
-    """A network for images, where no observation is one that is large enough."""
-    smallest = IMAGE_MODELS[config.model]
-    if smallest > min(sides := largest_image(seen), default=0):
-        found = f"the largest here is {'x'.join(map(str, sides))}" if sides else \
-            f"there are none in {brief_text(seen.space)}"
-        yield (f"model={config.model} is for images (Boxes of uint8, or of other numbers with three"
-               f" axes and the same finite bounds everywhere) of {smallest}x{smallest} or larger,"
-               f" and {found}", Set(model=[*models_for(sides), "mlp"][0]))
 
 
 def models_for(sides: tuple[int, ...]) -> list[str]:
@@ -165,84 +76,213 @@ def largest_image(seen: ObservationLayout) -> tuple[int, ...]:
     return max((shape[1:] for shape in shapes if shape), key=min, default=())
 
 
-def not_for_ranks(config: Config, count: int) -> Broken:
-    """Settings of a resolved Config that `count` processes of torchrun cannot follow."""
-    why = f"is for a run of one process, and torchrun has started {count}"
-    if config.num_envs % count:
-        yield (f"num_envs is {config.num_envs}, but each of the {count} processes has as many"
-               " environments", Set(num_envs=max(count, config.num_envs // count * count)))
-    for name in having("one_process"):
-        if getattr(config, name) != default_of(name):
-            yield f"{name}={getattr(config, name)} {why}", Omit(name)
-    if config.vec != "workers":
-        yield (f"vec={config.vec}, as that of a VectorEnv, {why}",
-               (Set(vec="workers"), "give an id or a function in place of the VectorEnv"))
-    if not config.num_workers:
-        yield f"num_workers=0 {why}", Set(num_workers=1)
-    if config.learner == "graph":
-        yield f"learner=graph {why}", Set(learner="torch")
-
-
-def trained_by(config: Config) -> dict[str, str]:
-    """The settings that must be the same in all processes of a run, as texts."""
-    own = having("of_rank")
-    return {name: repr(value) for name, value in vars(config).items() if name not in own}
-
-
-def differing(settings: Sequence[dict[str, str]]) -> Broken:
-    """Settings of trained_by that are others in a process than in the first one."""
-    return ((f"process 0 has {name}={value}, and process {rank} {name}={other[name]}",
-             "start all with the same settings") for rank, other in enumerate(settings)
-            for name, value in settings[0].items() if other[name] != value)
-
-
 def can_start_workers() -> bool:
     """True if worker processes can be started: with the compiled extension, and not on Windows."""
     return kernels.COMPILED and os.name != "nt"
 
 
-def worker_count(num_workers: int | str | None, num_envs: int, faster: Callable[[int], bool]
-                 ) -> int:
-    """The number of worker processes for `num_envs` environments; 0: only the main process.
-
-    None gives one per core; "auto" gives the same, or 0 if `faster(workers)` is False. A number is
-    limited by that of the environments, which the log says. Raises ConfigError if this machine
-    cannot run workers.
-    """
-    if not can_start_workers():
-        if num_workers and num_workers != "auto":
-            raise ConfigError(f"num_workers={num_workers}, but worker processes need the compiled"
-                              " extension, which is not available here",
-                              ("install a C compiler, then run: pip install -e .",
-                               Set(num_workers=0)))
-        return 0
-    if num_workers is None or num_workers == "auto":
-        count = min(max(1, limits.usable_cores() // limits.ranks_here()), num_envs)
-        return count if num_workers is None or faster(count) else 0
-    if num_workers > num_envs:
-        log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
-                    num_workers, num_envs, num_envs)
-    return min(num_workers, num_envs)
-
-
-def workers_are_faster(step_seconds: float, config: Config, workers: int) -> bool:
-    """True if `workers` save more time than they cost, or if a setting asks for them.
-
-    They save their share of the stepping. They cost their start and, in local acting, one handover
-    per rollout; in central acting one per step of each half of the environments.
-    """
-    if needs_workers(config):
-        return True
-    rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
-    handovers = rollouts if config.acting == "local" else rollouts * config.num_steps * 2
-    saved = config.total_steps * step_seconds * (1 - 1 / max(1, workers))
-    return saved > START_SECONDS + handovers * HANDOVER_SECONDS
-
-
-def needs_workers(config: Config) -> str:
+def needs_workers(config: Any) -> str:
     """The first setting that asks for what only worker processes have; "" if none does."""
     if config.on_worker_failure == "restart":
         return "on_worker_failure"
     if config.step_timeout not in (0, default_of("step_timeout")):
         return "step_timeout"
     return ""
+
+
+def _missing_logger(case: Any) -> str | None:
+    from fastppo.machine.installation import is_missing
+    return next(filter(is_missing, case.logger), None)
+
+
+def _without_nccl(case: Any) -> bool:
+    from fastppo.ranks.processes import nccl_fits
+    return not nccl_fits(case.device_ids)
+
+
+def _compiled() -> Any:
+    from fastppo.compiled import support
+    return support
+
+
+def keys_of(seen: ObservationLayout) -> tuple[str, ...]:
+    """The names of the parts of a Dict observation that a network sees; () for another one."""
+    return tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
+
+
+def _are_among(given: Any, known: tuple[str, ...]) -> bool:
+    return isinstance(given, tuple) and given != () and {*given} <= {*known}
+
+
+def _too_small(case: Any) -> str:
+    """What images the case's model needs and what there are, if they are too small; else ""."""
+    sides, smallest = largest_image(case.seen), IMAGE_MODELS.get(case.model, 0)
+    if min(sides, default=-1 if smallest else 0) >= smallest:
+        return ""
+    found = f"the largest here is {'x'.join(map(str, sides))}" if sides else \
+        f"there are none in {brief_text(case.seen.space)}"
+    return f"{smallest}x{smallest} or larger, and {found}"
+
+
+def _gpus_to_use(case: Any) -> Fix:
+    """The GPUs that there are, as the setting that chose another one."""
+    count = limits.gpus()
+    by_rank = case.given.device == "cuda"
+    return Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
+
+
+def _omitted(about: str, applies: Callable[[Any], Any], why: str) -> list[Conflict]:
+    """A conflict of each setting in `about`, which then must have its default."""
+    return [Conflict(name, applies, f"{name} is {{{name}!r}}, but {why}", Omit(name))
+            for name in about.split()]
+
+
+def _mapped(name: str, applies: Callable[[Any], Any]) -> Conflict:
+    """A conflict of a setting that maps actions to their bounds."""
+    return Conflict(name, applies, f"{name} maps actions to their bounds, but {{found}}",
+                (Omit(name), NARROWER))
+
+
+# For make_vec, too.
+NO_WORKERS = Conflict(
+    "num_workers", lambda c: c.num_workers not in (0, "auto") and not can_start_workers(),
+    "num_workers={num_workers}, but worker processes need the compiled extension, which is not"
+    " available here", ("install a C compiler, then run: pip install -e .", Set(num_workers=0)))
+
+# For policies that are loaded, too.
+OF_DEVICES = [
+    Conflict("device", lambda c: c.device.startswith("cuda") and limits.no_gpu(),
+        "device={given.device}, but {found}", Set(device="cpu")),
+    Conflict("device", lambda c: c.device.startswith("cuda") and (
+            number := int(c.device.partition(":")[2] or 0)) >= (count := limits.gpus())
+            and f"GPU {number}, but there are {count}",
+        "this process has {found}, counted from 0", _gpus_to_use),
+]
+
+CONFLICTS = [
+    # What is missing, or too small.
+    Conflict("logger", _missing_logger, 'logger="{found}" needs the package {found}, which is not'
+        " installed", lambda c: Install(c.found)),
+    Conflict("logger", lambda c: "tensorboard" in c.logger and c.run_dir is None,
+        'logger="tensorboard" writes into the folder of the run, and run_dir is None', A_FOLDER),
+    Conflict("video_interval", lambda c: c.run_dir is None,
+        "video_interval is {video_interval}, but videos are files of the run, and run_dir is None",
+        A_FOLDER),
+    Conflict("num_envs num_steps num_minibatches",
+        lambda c: c.num_minibatches > c.num_envs * c.num_steps and c.num_envs * c.num_steps,
+        "num_minibatches {num_minibatches} is more than the {found} rows of num_envs {num_envs} x"
+        " num_steps {num_steps}",
+        lambda c: Set(num_minibatches=min(c.found, c.given.usual("num_minibatches")))),
+    Conflict("eval_interval", lambda c: not c.eval_episodes,
+        "eval_interval is {eval_interval}, but eval_episodes is 0", Set(eval_episodes=10)),
+    *OF_DEVICES,
+    Conflict("precision", lambda c: c.precision == "tf32" and c.device == "cpu",
+        "precision is 'tf32', which only GPUs compute in", Set(precision="fp32")),
+    Conflict("precision", lambda c: c.precision == "bf16" and c.model == "mlp",
+        "precision is 'bf16', but model=mlp has no layer that computes in it: it is for"
+        " convolutional networks and your own", Omit("precision")),
+
+    # Settings that exclude each other.
+    *(rule for value, names in having("excludes")["distribution"].items()
+      for rule in _omitted(names, lambda c, value=value: c.distribution == value,
+                           f"distribution={value} has no use for it")),
+    *_omitted("std distribution rpo_alpha", lambda c: c.sde, "sde explores with a gaussian of its"
+              " own"),
+    *_omitted("layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
+              " activation sde", lambda c: c.model not in MODELS,
+              "it is for built-in networks, and the model is your own"),
+    Conflict("adaptive_kl", lambda c: not isinstance(c.lr, (int, float)),
+        "adaptive_kl={adaptive_kl} adapts the learning rate to the KL, but lr is the schedule"
+        " {lr}", Set(lr=default_of("lr"))),
+    Conflict("adaptive_kl", lambda c: c.lr_warmup,
+        "lr_warmup={lr_warmup} raises the learning rate, which adaptive_kl adapts to the KL",
+        (Omit("lr_warmup"), Omit("adaptive_kl"))),
+    Conflict("optimizer", lambda c: getattr(c.optimizer, "keywords", {}).get("lr"),
+        "the optimizer has lr={found!r}, but the setting lr is the learning rate of every"
+        " optimizer", lambda c: (f"take lr out of {c.optimizer!r}", Set(lr=c.found))),
+    Conflict("recompute_advantages", lambda c: c.rnn != "none",
+        "recompute_advantages=True, but values of a network with memory depend on all steps"
+        " before", Set(recompute_advantages=False)),
+    Conflict("shared_critic", lambda c: c.actor_keys != c.critic_keys,
+        "actor and critic cannot share layers, because actor_keys and critic_keys differ",
+        Set(shared_critic=False)),
+    *(Conflict(name, lambda c: c.preprocessing != "atari", f"{name} is for preprocessing=atari",
+          Set(**{name: default_of(name)}))
+      for name in ("end_on_life_loss", "noop_max", "fire_on_reset")),
+    *(Conflict(name, lambda c: c.vec in ENGINES and c.preprocessing == "none",
+          f"{name}={{{name}}}, but vec={{vec}} makes complete environments, whose own settings are"
+          " given as env_kwargs", Omit(name)) for name in having("wrapper")),
+    Conflict("nan_policy", lambda c: c.vec in ENGINES,
+        "nan_policy=reset_env resets one environment, which a vector environment cannot",
+        Omit("nan_policy")),
+    Conflict("num_workers", lambda c: c.num_workers not in (0, "auto") and c.vec in ENGINES,
+        "num_workers is {num_workers}, but vec={vec} steps all environments in one process",
+        Omit("num_workers")),
+    Conflict("wandb_project", lambda c: "wandb" in (c.logger or ()) and (
+            project := re.sub(r"[/\\#?%:]", "-", c.wandb_project[:128])) != c.wandb_project
+            and project,
+        "wandb_project is {wandb_project!r}, but wandb takes up to 128 characters, and none of"
+        " / \\ # ? % :", lambda c: Set(wandb_project=c.found)),
+    NO_WORKERS,
+    Conflict("on_worker_failure step_timeout",
+        lambda c: (c.num_workers == 0 or not can_start_workers()) and needs_workers(c),
+        "{found} is for worker processes, and there are none",
+        lambda c: (Omit(c.found), *[Set(num_workers=1)] * can_start_workers())),
+
+    # Settings that do nothing without the value of another, which their fields name.
+    *(Conflict(name, lambda c, other=other, wanted=wanted: getattr(c, other) not in wanted,
+          f"{name} is {{{name}}}, but does nothing without "
+          + Set(**{other: wanted[0]}).text(shell=False), (Set(**{other: wanted[0]}), Omit(name)))
+      for name, (other, *wanted) in having("needs").items()),
+
+    # Settings and spaces.
+    *_omitted("std sde final_tanh action_scaling distribution rpo_alpha",
+              lambda c: not any(isinstance(x.space, Box) for x in leaves(c.seen.act_space)),
+              "it is for Box actions, and the actions are {seen.act_space}"),
+    *_omitted("sde rpo_alpha", lambda c: subspaces(c.seen.act_space),
+              "it is for actions that are one Box, and they are {seen.act_space}"),
+    _mapped("action_scaling", lambda c: unbounded(c.seen.act_space)),
+    _mapped("distribution", lambda c: c.distribution in having("bounded")["distribution"]
+            and unbounded(c.seen.act_space)),
+    _mapped("std", lambda c: isinstance(c.std, str) and not c.action_scaling
+            and unbounded(c.seen.act_space, has_range=True)),
+    *(Conflict(name, lambda c: not keys_of(c.seen),
+          f"{name} are parts of a Dict observation, but these are {{seen.space}}", Omit(name))
+      for name in ("actor_keys", "critic_keys")),
+    *(Conflict(name, lambda c, name=name: not _are_among(getattr(c, name), keys_of(c.seen))
+          and ", ".join(keys_of(c.seen)), f"{name} is {{{name}!r}}, but must be some of {{found}}",
+          lambda c, name=name: Set(**{name: keys_of(c.seen)}))
+      for name in ("actor_keys", "critic_keys")),
+    Conflict("model", _too_small, "model={model} is for images (Boxes of uint8, or of other numbers"
+        " with three axes and the same finite bounds everywhere) of {found}",
+        lambda c: Set(model=[*models_for(largest_image(c.seen)), "mlp"][0])),
+    Conflict("frame_skip", lambda c: c.frame_skip > 1 and c.seen.mask is not None,
+        "frame_skip repeats an action, which the action mask may forbid in the next frame",
+        Omit("frame_skip")),
+
+    # Settings and compiled code; it imports torch.
+    Conflict("learner", lambda c: c.learner == "kernel"
+        and _compiled().unsupported_in_learner(c, c.seen),
+        "learner=kernel does not support {found}", Set(learner="torch")),
+    Conflict("learner", lambda c: c.learner == "graph" and _compiled().unsupported_in_graph(c),
+        "learner=graph does not support {found}", Set(learner="torch")),
+    Conflict("acting", lambda c: c.acting == "local"
+        and _compiled().unsupported_in_acting(c, c.seen),
+        "acting=local does not support {found}", Set(acting="central")),
+
+    # Settings and the processes that torchrun has started.
+    Conflict("", lambda c: c.num_envs % c.processes,
+        "num_envs is {num_envs}, but each of the {processes} processes has as many environments",
+        lambda c: Set(num_envs=max(c.processes, c.num_envs // c.processes * c.processes))),
+    *(Conflict(name, lambda c: c.processes > 1, f"{name}={{{name}}} {ONE_PROCESS}", Omit(name))
+      for name in having("one_process")),
+    Conflict("", lambda c: c.processes > 1 and c.vec != "workers",
+        f"vec={{vec}}, as that of a VectorEnv, {ONE_PROCESS}",
+        (Set(vec="workers"), "give an id or a function in place of the VectorEnv")),
+    Conflict("", lambda c: c.processes > 1 and (c.num_workers == 0 or not can_start_workers()),
+        f"num_workers=0 {ONE_PROCESS}", Set(num_workers=1)),
+    Conflict("learner", lambda c: c.processes > 1 and c.learner == "graph",
+        f"learner=graph {ONE_PROCESS}", Set(learner="torch")),
+    Conflict("backend", lambda c: c.processes > 1 and c.backend == "nccl" and _without_nccl(c),
+        "backend=nccl needs a GPU for each process, and a torch with NCCL", Set(backend="gloo")),
+]

@@ -39,10 +39,9 @@ from fastppo.settings.known_names import (
 from fastppo.settings.values import LOGGERS
 from fastppo.trainer.callbacks import NO_HOOKS
 from fastppo.trainer.collector import make_collector
-from fastppo.trainer.given_settings import checked_source, env_label
+from fastppo.trainer.given_settings import checked_source, config_for, env_label, joined_ranks
 from fastppo.trainer.metrics import EpisodeMetrics, PartTimer
 from fastppo.trainer.policy_and_learner import build_policy, compile_network, make_learner
-from fastppo.trainer.resolve import resolve
 from fastppo.trainer.rollout_arrays import make_arena
 
 log = logging.getLogger("fastppo")
@@ -102,14 +101,15 @@ class Run:
         if hasattr(env, "device"):
             from fastppo.gpu.simulator import as_simulator
             env = as_simulator(env)
-        self.source = source = env if isinstance(env, EnvSource) else checked_source(env, settings)
+        self.source = source = env if isinstance(env, EnvSource) else checked_source(
+            env, config_for(env, settings))
         made.callback(source.close)
-        config = resolve(source)
-        self.ranks = limits.OneProcess()
-        if limits.rank_count() > 1:
-            self.ranks = made.enter_context(closing(join_ranks(config)))
-            config = config.replace(seed=self.ranks.share(config.seed))
-        self.config = config
+        self.ranks = made.enter_context(closing(joined_ranks(source.config)))
+        self.config = config = source.resolved
+        if self.ranks.size > 1:
+            from fastppo.ranks.processes import check_same_settings
+            check_same_settings(config, self.ranks)
+            self.config = config = config.replace(seed=self.ranks.share(config.seed))
         self.tf32 = None if config.device == "cpu" else config.precision == "tf32"
         with torch_threads(config.torch_threads, self.tf32):
             self.policy = build_policy(source.obs_space, source.act_space, config)
@@ -164,28 +164,12 @@ class Run:
         self.close()  # of PPO
 
 
-def join_ranks(config: Config) -> limits.OneProcess:
-    """The processes that torchrun has started; ConfigError if they do not fit the run."""
-    from fastppo.ranks.processes import Ranks
-    from fastppo.trainer.rules import check, differing, not_for_ranks, trained_by
-    check(not_for_ranks(config, limits.rank_count()))
-    ranks = Ranks(config.backend, config.device_ids)
-    check(differing(ranks.gather(trained_by(config))))
-    return ranks
-
-
 def make_sinks(config: Config, source: EnvSource, step: int | None = None) -> list[Any]:
     """The sinks of a Config; those that play are first, because the others receive what they add.
 
     The checkpoints are last: what the others write for an iteration is written before. `step` is
     that of the checkpoint of a run that is resumed.
     """
-    if config.logger:
-        from fastppo.machine.installation import check_loggers
-        check_loggers(config.logger)
-        if "tensorboard" in config.logger and config.run_dir is None:
-            raise ConfigError('logger="tensorboard" writes into the folder of the run, and run_dir'
-                              " is None", Set(run_dir="runs/my_run"))
     sinks: list[Any] = []
     folder, last = Path(), []
     if config.eval_interval is not None or config.eval_env is not None:

@@ -191,20 +191,6 @@ def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
         raise
 
 
-def config_over_preset(changes: Mapping[str, Any], given: Mapping[str, Any]) -> Config:
-    """The Config of the settings `given`, then the `changes` of their preset, then the defaults.
-
-    A ConfigError names the preset if it is a file, unless the settings given are wrong alone.
-    """
-    try:
-        return Config(**{**changes, **given})
-    except ConfigError as error:
-        if is_preset_file(given.get("preset")):
-            Config(**given)
-            raise ConfigError(f"in {given['preset']}: {error.what}", error.fix) from error
-        raise
-
-
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a file, by our names, lists as tuples; ConfigError if it cannot be read."""
     try:

@@ -36,7 +36,6 @@ from fastppo.update.statistics import LOSSES
 Weighed = tuple[Tensor, dict[str, Tensor]]
 Loss = Callable[[PolicyOutput, Batch, Coefficients], Weighed]
 MEASURED = {*LOSSES, "epochs", "explained_variance"} - {"policy_loss", "value_loss"}
-TRIAL_SAMPLES = 32  # drawn from a distribution for each of two observations
 MODEL_CLASS = ("a torch.nn.Module subclass, whose __init__ takes (obs_space, act_space) and begins"
                " with super().__init__()")
 
@@ -258,20 +257,19 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
         raise ModelError("precision is 'bf16', which would round the numbers of the distributions"
                          " that the model returns",
                          (Set(precision="fp32"), "return (action parameters, value)"))
-    for setting in ("std", "distribution"):
+    for setting in ("std", "distribution", "rpo_alpha"):
         if (value := getattr(config, setting)) != default_of(setting):
             raise ModelError(f"the model returned {name}, on which {setting}={value} has no effect",
                              Omit(setting))
     head = DistributionHead(policy.actions.store, "scale" if config.action_scaling else "clip")
     with user_code(ModelError, f"sampling {name}, which the model returned,",
                    "return a distribution over the actions, or (action parameters, value)"):
-        noise = [torch.full((2, 2), i / TRIAL_SAMPLES) for i in range(TRIAL_SAMPLES)]
-        rows = torch.cat([head.mode(dist), *(head.sample(dist, x)[0] for x in noise)])
+        rows = torch.cat([head.mode(dist), head.sample(dist, torch.zeros(2, 2))[0]])
         for action in policy.actions.to_env()(rows.numpy()):
             if not space.contains(action):
                 raise ValueError(f"it gave {action}, but the actions are {space}")
         if isinstance(dist, Categorical) and isinstance(space, Discrete) \
-                and dist.logits.shape[-1] < space.n:
+                and dist.logits.shape[-1] != space.n:
             raise ValueError(f"it has {dist.logits.shape[-1]} choices, the actions are {space}")
     try:
         dist.entropy()

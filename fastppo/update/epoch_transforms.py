@@ -13,10 +13,8 @@ import torch
 
 from fastppo.collect import Rollout
 from fastppo.config import Config
-from fastppo.errors import ConfigError, Set
 from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
-from fastppo.networks.action_heads import Gaussian
 from fastppo.networks.popart import PopArt
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
@@ -35,11 +33,6 @@ def make_epoch_transforms(config: Config, policy: Policy) -> list[EpochTransform
     if config.norm_advantages == "rollout":
         found.append(_normalise_advantages)
     if config.rpo_alpha:
-        if type(policy.head) is not Gaussian:
-            raise ConfigError(f"rpo_alpha={config.rpo_alpha:g} needs a Box of normally distributed"
-                              " actions with a state-independent standard deviation, but the"
-                              f" actions {policy.act_space} have a {type(policy.head).__name__}",
-                              Set(rpo_alpha=0))
         found.append(functools.partial(_move_actions, config))
     return found
 

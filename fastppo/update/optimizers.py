@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
-from fastppo.errors import ConfigError, ModelError, Omit, Set
+from fastppo.errors import ConfigError, ModelError, Omit
 from fastppo.update.flat_parameters import FlatParameters, is_critic, trained_parameters
 
 
@@ -86,10 +86,6 @@ class TorchOptimizer:
     """
 
     def __init__(self, make: Callable[[Any], Any], flat: FlatParameters, apart: bool):
-        if isinstance(make, functools.partial) and "lr" in make.keywords:
-            raise ConfigError(f"the optimizer has lr={make.keywords['lr']!r}, but the setting lr is"
-                              " the learning rate of every optimizer",
-                              (f"take lr out of {make!r}", Set(lr=make.keywords["lr"])))
         params = trained_parameters(flat.net)
         if apart:
             names = [name for name, param in flat.net.named_parameters() if param.requires_grad]

@@ -20,7 +20,8 @@ from fastppo.envs.source import EnvSource, check_agreement
 from fastppo.errors import ConfigError, EnvError, InputError
 from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.leaves import build_structure, leaves
-from fastppo.trainer.rules import worker_count, workers_are_faster
+from fastppo.trainer.resolve import worker_count, workers_are_faster
+from fastppo.trainer.rules import NO_WORKERS, case_of, check
 from fastppo.vector import stepper
 from fastppo.vector.native_vector import parse_autoreset_mode
 from fastppo.vector.stepper import LocalBackend, StepInfos, VectorSpec, WorkerBackend
@@ -51,6 +52,7 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
                 "step_timeout": step_timeout, "reset_timeout": reset_timeout}
     check_agreement(env, settings)
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
+    check([NO_WORKERS], case_of(config, config))
     source = EnvSource(env, config, show_masks=False)
     mode = parse_autoreset_mode(autoreset_mode, "make_vec")
     plan = VectorSpec(source.obs_space, source.act_space, mode, seed)

@@ -17,7 +17,7 @@ from fastppo.envs import atari, faults
 from fastppo.envs.make import make_envs, make_factory, spaces_of, wrapping
 from fastppo.envs.masks import MASK_METHOD
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, Error, Install, Omit, Set
+from fastppo.errors import ConfigError, Error, Install, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.spaces.leaves import MASK
@@ -103,13 +103,10 @@ class VectorEnvSource(EnvSource):
     """
 
     def __init__(self, env: Any, config: Config):
-        if config.num_workers not in (None, 0, "auto"):
-            raise ConfigError(f"num_workers is {config.num_workers}, but vec={config.vec} steps all"
-                              " environments in one process", Omit("num_workers"))
         if env is not None and not isinstance(env, str):
             raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
                               Set(vec="workers"))
-        self.config, self.factories = config.replace(num_workers=0), []
+        self.config, self.factories = config, []
         self.vector = vector = (make_games if config.preprocessing == "atari" else make_vector)(
             config)
         try:

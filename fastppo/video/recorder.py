@@ -191,11 +191,8 @@ class VideoRecorder:
     """
 
     def __init__(self, config: Config, source: EnvSource):
-        if config.run_dir is None:
-            raise ConfigError("video_interval writes into the run's folder, and run_dir is None",
-                              (Set(run_dir="runs/my_run"), Set(video_interval=None)))
         source.evaluation_factories()
-        self.interval, self.folder = config.video_interval, Path(config.run_dir) / "videos"
+        self.interval, self.folder = config.video_interval, Path(config.run_dir or ".") / "videos"
         self.failed = False
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:

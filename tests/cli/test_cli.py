@@ -23,7 +23,7 @@ from gymnasium.envs.registration import EnvSpec
 from optional_packages import NEEDS_EXTENSION
 from safetensors import safe_open
 
-from fastppo import PPO, Config, __version__, load
+from fastppo import PPO, Config, __version__, config, load
 from fastppo.cli import command_line, interrupts, main, play, run_folder, train
 from fastppo.cli.command_line import VERBS
 from fastppo.collect import Collector
@@ -36,9 +36,9 @@ from fastppo.runs import tensor_file
 from fastppo.runs.crash_bundle import BUNDLE_FORMAT
 from fastppo.settings.known_names import name_fix
 from fastppo.settings.presets import PRESETS
-from fastppo.settings.values import LOGGERS, return_text
+from fastppo.settings.values import LOGGERS, Rule, return_text
 from fastppo.terminal import banner
-from fastppo.trainer import given_settings
+from fastppo.trainer import resolve
 from fastppo.trainer.setting_texts import settings
 from fastppo.workers import team
 
@@ -468,12 +468,15 @@ def test_help_on_a_section_or_a_setting_shows_that_alone(command):
     assert code == 2 and 'no section and no setting "netwrk"' in err and "network" in err
 
 
-def test_the_rules_of_settings_are_asked_once_on_the_way_of_a_command(command, monkeypatch):
-    asked, ask = [], given_settings.check_settings
-    monkeypatch.setattr(given_settings, "check_settings",
+def test_a_setting_and_the_rules_are_checked_once_on_the_way_of_a_command(command, monkeypatch):
+    asked, ask = [], resolve.check_settings
+    monkeypatch.setattr(resolve, "check_settings",
                         lambda *given: asked.append(given) or ask(*given))
-    assert command(*CARTPOLE, "--total_steps=32", "--eval_episodes=0")[0] == 0
-    assert len(asked) == 1
+    values, (is_valid, wanted) = [], config.RULES["clip_range"]
+    monkeypatch.setitem(config.RULES, "clip_range", Rule(
+        lambda value: values.append(value) or is_valid(value), wanted))
+    assert command(*CARTPOLE, "--total_steps=32", "--eval_episodes=0", "--clip_range=0.3")[0] == 0
+    assert len(asked) == 1 and values == [0.3]
 
 
 def test_all_unknown_flags_are_said_at_once(command):

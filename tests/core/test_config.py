@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastppo import Config
+from fastppo import PPO, Config
 from fastppo.cli import command_line
 from fastppo.cli.bench import Bench
 from fastppo.cli.command_line import Train
@@ -92,9 +92,11 @@ def test_a_fact_of_a_setting_is_asked_of_its_field():
 
 
 def test_more_minibatches_than_rows_are_refused_with_the_arithmetic():
-    assert Config(num_envs=2, num_steps=3, num_minibatches=6).num_minibatches == 6
-    with pytest.raises(ConfigError, match=r"7 is more than the 6 rows .*num_envs 2 x num_steps 3"):
-        Config(num_envs=2, num_steps=3, num_minibatches=7)
+    few = {"num_envs": 2, "num_steps": 3, "preset": "none", "num_workers": 0}
+    PPO("CartPole-v1", num_minibatches=6, **few).close()
+    with pytest.raises(ConfigError, match=r"7 is more than the 6 rows .*num_envs 2 x num_steps 3"
+                                          r"\n  fix: num_minibatches=6"):
+        PPO("CartPole-v1", num_minibatches=7, **few)
 
 
 def test_all_unknown_names_are_refused_at_once_each_with_the_nearest():
@@ -109,10 +111,13 @@ def test_all_unknown_names_are_refused_at_once_each_with_the_nearest():
             wrong()
 
 
-def test_replace_checks_the_whole_again():
-    assert Config().replace(gamma=0.5).gamma == 0.5
-    with pytest.raises(ConfigError, match="more than the 4 rows"):
-        Config(num_minibatches=5).replace(num_envs=2, num_steps=2)
+def test_replace_checks_what_changes_and_leaves_the_rest():
+    config = Config(num_envs=3)
+    assert config.replace(gamma=0.5) == Config(num_envs=3, gamma=0.5) != config
+    assert config.replace(num_envs=Config.num_envs) == Config()
+    assert config.replace(hidden_sizes=[8]).hidden_sizes == (8,)
+    with pytest.raises(ConfigError, match="gamma is 2, but must be a number from 0 to 1"):
+        config.replace(gamma=2)
 
 
 def test_a_preset_holds_valid_settings_and_every_family_has_one():

@@ -536,16 +536,17 @@ def test_the_compiled_learner_serves_it_and_agrees_with_torch(trainer, settings)
 
 
 def test_discrete_actions_have_no_mean_to_move():
-    with pytest.raises(ConfigError, match="Discrete.* have a Categorical") as caught:
+    with pytest.raises(ConfigError, match="rpo_alpha .* for Box actions, and .*Discr") as caught:
         PPO(Chance, num_workers=0, rpo_alpha=0.5)
-    assert fix_text(caught.value.fix, shell=True) == "--rpo_alpha=0"
+    assert fix_text(caught.value.fix, shell=True) == "leave --rpo_alpha out"
 
 
 @pytest.mark.parametrize("settings, said", [
-    ({"distribution": "state_gaussian"}, "have a StateGaussian"),
-    ({"distribution": "squashed"}, "have a SquashedGaussian"), ({"sde": True}, "have a GSDE")])
+    *(({"distribution": name}, f"distribution={name} has no use for it")
+      for name in ("state_gaussian", "squashed", "beta")),
+    ({"sde": True}, "sde explores with a gaussian of its own")])
 def test_what_has_no_mean_to_move_is_named(settings, said):
-    with pytest.raises(ConfigError, match=f"{said}.*\n  fix: rpo_alpha=0"):
+    with pytest.raises(ConfigError, match=f"rpo_alpha .*{said}\n  fix: leave rpo_alpha out"):
         PPO(BOX, num_workers=0, rpo_alpha=0.5, **settings)
 
 

@@ -17,7 +17,7 @@ from fastppo.errors import ConfigError, Error
 from fastppo.machine import limits
 from fastppo.settings.presets import PRESETS
 from fastppo.trainer.given_settings import config_for
-from fastppo.trainer.rules import workers_are_faster
+from fastppo.trainer.resolve import workers_are_faster
 
 LOCAL = Config(acting="local", num_envs=64, num_steps=64, total_steps=400_000)
 CENTRAL = LOCAL.replace(acting="central")

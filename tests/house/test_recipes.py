@@ -147,8 +147,8 @@ class GSDE(Normal):'''),
 ''')),
         CONFIG: (('distribution: Literal["gaussian", ',
                   'distribution: Literal["fakelaw", "gaussian", '),
-                 ('excludes={\n            "state_gaussian": "std"',
-                  'excludes={"fakelaw": "std",\n            "state_gaussian": "std"'),
+                 ('excludes={\n            "state_gaussian": "std',
+                  'excludes={"fakelaw": "std rpo_alpha",\n            "state_gaussian": "std'),
                  ("Distribution of Box actions: ", "Distribution of Box actions: fakelaw, "))}, """
 stats, ppo = trained("Pendulum-v1", distribution="fakelaw")
 assert type(ppo.policy.head).__name__ == "Laplace"

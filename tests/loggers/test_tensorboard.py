@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_made_is_a_note(tmp_path, capsys):
 def test_tensorboard_without_a_folder_is_refused_with_one():
     pytest.importorskip("tensorboard")
     with pytest.raises(ConfigError, match="run_dir is None") as caught:
-        run.make_sinks(Config(logger="tensorboard"), None)
+        PPO("CartPole-v1", logger="tensorboard")
     assert fix_text(caught.value.fix, shell=False) == 'run_dir="runs/my_run"'
 
 
@@ -141,7 +141,7 @@ def test_a_logger_that_is_not_installed_is_refused_before_anything_is_made(
         name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=rf'fastppo\[{name}\]'):
-        run.make_sinks(Config(logger=name, run_dir=str(tmp_path / "run")), None)
+        PPO("CartPole-v1", logger=name, run_dir=str(tmp_path / "run"))
     assert list(tmp_path.iterdir()) == []
 
 

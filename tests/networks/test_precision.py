@@ -18,7 +18,6 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, ModelError
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
-from fastppo.spaces.observations import ObservationLayout
 from fastppo.terminal.banner import banner
 from fastppo.trainer import resolve
 
@@ -132,13 +131,13 @@ def test_auto_is_bf16_for_built_in_convolutions_where_the_processor_computes_in_
     ({}, "tf32"), ({"model": "mlp"}, "fp32"), ({"precision": "fp32"}, "fp32"),
     ({"precision": "tf32", "model": "mlp"}, "tf32")])
 def test_tf32_is_for_the_convolutions_of_a_gpu_unless_it_is_told(given, precision):
-    def found(device):
-        config = Config(**{"model": "cnn", "device": device} | given)
-        return resolve._precision(config, ObservationLayout(IMAGE, Discrete(2)))
-    assert found("cuda") == precision
-    if given.get("precision") == "tf32":
-        with pytest.raises(ConfigError, match="only GPUs compute in"):
-            found("cpu")
+    config = Config(**{"model": "cnn", "device": "cuda"} | given)
+    assert resolve._precision(config, True) == precision
+
+
+def test_tf32_is_refused_on_a_cpu():
+    with pytest.raises(ConfigError, match="only GPUs compute in.*\n  fix: precision=\"fp32\""):
+        PPO("CartPole-v1", precision="tf32", num_workers=0)
 
 
 def gpu_state():

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,6 @@ from fastppo.errors import ConfigError, RankError
 from fastppo.machine import kernels, limits
 from fastppo.ranks import processes
 from fastppo.ranks.learner import merged_moments
-from fastppo.trainer.rules import differing, not_for_ranks, trained_by
 
 HERE = Path(__file__).parent
 TINY = dict(preset="none", seed=3, num_envs=6, num_steps=8, num_minibatches=4, epochs=2,
@@ -164,21 +164,27 @@ def test_a_signal_stops_all_processes_after_the_same_iteration(tmp_path):
     (dict(num_envs=7), "num_envs is 7.*\n  fix: num_envs=6"), (dict(num_envs=1), "num_envs=2"),
     (dict(rnn="gru"), "rnn=gru is for a run of one process.*\n  fix: leave rnn out"),
     (dict(recompute_advantages=True), "leave recompute_adv"),
-    (dict(vec="native"), "vec=\"workers\"; or give an id"),
+    (dict(vec="native", num_workers=0), "vec=\"workers\"; or give an id"),
     (dict(rpo_alpha=0.5), "leave rpo_alpha"), (dict(num_workers=0), "fix: num_workers=1"),
     (dict(nan_policy="reset_env"), "leave nan_policy out"), (dict(learner="graph"), "=\"torch\""),
     (dict(on_worker_failure="restart"), "leave on_worker_failure out")])
-def test_what_several_processes_cannot_do_is_refused(settings, text):
-    (what, fix), *_ = not_for_ranks(Config(**dict(
-        vec="workers", num_workers=1, num_envs=6) | settings), 2)
-    assert re.search(text, str(ConfigError(what, fix)))
+def test_what_several_processes_cannot_do_is_refused(settings, text, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError) as caught:
+        PPO("Pendulum-v1" if "rpo_alpha" in settings else "CartPole-v1", preset="none", **dict(
+            vec="workers", num_workers=1, num_envs=6) | settings)
+    assert re.search(text, str(caught.value))
 
 
 def test_settings_that_differ_between_processes_are_named():
     one, two = Config(seed=1, lr=1e-3, run_dir="a"), Config(seed=2, lr=2e-3, run_dir="b")
-    (what, _), = differing([trained_by(one), trained_by(two)])
-    assert what == "process 0 has lr=0.001, and process 1 lr=0.002"
-    assert not [*differing([trained_by(one), trained_by(two.replace(lr=1e-3))])]
+    def ranks_with(other):
+        return types.SimpleNamespace(gather=lambda ours: [
+            ours, {name: repr(getattr(other, name)) for name in ours}])
+    with pytest.raises(ConfigError, match="process 0 has lr=0.001, and process 1 lr=0.002"):
+        processes.check_same_settings(one, ranks_with(two))
+    processes.check_same_settings(one, ranks_with(two.replace(lr=1e-3)))
 
 
 def test_moments_of_parts_are_those_of_the_whole():
@@ -214,11 +220,16 @@ def test_processes_that_share_a_gpu_are_connected_by_gloo(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     for name, text in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, text)
-    both = "cpu:gloo,cuda:nccl"
-    assert processes._backends("auto", None) == processes._backends("auto", (0, 1)) == both
-    assert processes._backends("auto", (0, 0)) == processes._backends("auto", (3,)) == "gloo"
+    monkeypatch.setattr(processes.dist, "new_group", lambda **_: None)
+    connected = []
+    monkeypatch.setattr(processes, "_connect", connected.append)
+    for backend, ids in (("auto", None), ("nccl", (0, 1)), ("gloo", None), ("auto", (0, 0)),
+                         ("auto", (3,))):
+        processes.Ranks(backend, ids)
+    assert connected == ["cpu:gloo,cuda:nccl"] * 2 + ["gloo"] * 3
+    monkeypatch.setattr(limits, "no_gpu", lambda: "")
     with pytest.raises(ConfigError, match="(?s)a GPU for each process.*fix: backend=.gloo"):
-        processes._backends("nccl", (0, 0))
+        PPO("CartPole-v1", backend="nccl", device="cuda", device_ids=(0, 0), num_workers=1)
 
 
 def test_a_full_memory_of_ones_own_is_not_told_as_the_end_of_another_process():

@@ -10,7 +10,6 @@ from fastppo import PPO, Config
 from fastppo.cli import command_line
 from fastppo.cli.main import main
 from fastppo.errors import ConfigError
-from fastppo.trainer.given_settings import config_for
 from fastppo.trainer.setting_texts import preset_settings, settings_text
 
 TOML = 'num_envs = 4\nlr = 1e-3\nhidden_sizes = [8, 8]\nenv_kwargs = {"level" = 3}\n'
@@ -108,9 +107,9 @@ def test_an_error_of_a_file_names_it_and_all_its_unknown_names(preset):
 def test_an_error_of_a_value_names_the_file_unless_another_value_is_wrong(preset):
     path = preset('num_envs = "many"\nnum_steps = 4')
     for read in (lambda *flags: command_line.read([f"--preset={path}", *flags]),
-                 lambda *flags: config_for("CartPole-v1", {"preset": path} | (
+                 lambda *flags: PPO("CartPole-v1", preset=path, **(
                      {"gamma": 2.0} if flags else {}))):
-        with pytest.raises(ConfigError, match=f"^in {path}: num_envs is 'many', but must be"):
+        with pytest.raises(ConfigError, match=f"^with preset={path}: num_envs is 'many', but must"):
             read()
         with pytest.raises(ConfigError, match="^gamma is 2.0"):
             read("--gamma=2")

@@ -203,7 +203,7 @@ def test_a_policy_refuses_an_observation_of_another_structure(trainer, bad):
 def test_what_maps_to_bounds_refuses_a_box_without_them_and_its_fixes_work(
         trainer, settings, space):
     env, name = Chance(VECTOR, space), next(iter(settings))
-    with pytest.raises(SpaceError, match=f"{name} maps .*bounds.* has infinite bounds, or a range"
+    with pytest.raises(ConfigError, match=f"{name} maps .*bounds.* has infinite bounds, or a range"
                        f" beyond {space.dtype}\n  fix: leave {name} out; or .*narrower") as told:
         trainer(partial(Chance, VECTOR, space), **settings)
     assert "gymnasium.wrappers.TransformAction" in str(told.value)
@@ -216,7 +216,7 @@ def test_what_maps_to_bounds_refuses_a_box_without_them_and_its_fixes_work(
 
 def test_a_part_of_the_actions_without_bounds_is_refused_too(trainer):
     space = Dict(go=Discrete(2), how=ACT["unbounded"])
-    with pytest.raises(SpaceError, match="has infinite bounds.*\n  fix: .*narrower bounds"):
+    with pytest.raises(ConfigError, match="has infinite bounds.*\n  fix: .*narrower bounds"):
         trainer(partial(Chance, VECTOR, space), action_scaling=True)
 
 

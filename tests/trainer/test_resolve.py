@@ -12,10 +12,16 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, fix_text
 from fastppo.machine import kernels, limits
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.trainer import resolve
-from fastppo.trainer.given_settings import checked_source
+from fastppo.trainer.given_settings import checked_source, config_for
+from fastppo.trainer.resolve import device_to_use
+from fastppo.trainer.rules import OF_DEVICES, case_of, check
 
 IMAGE = Box(0, 255, (36, 40, 3), np.uint8)
+
+
+def source_of(env, settings):
+    """The checked environments of a trainer that is given an environment and settings."""
+    return checked_source(env, config_for(env, settings))
 
 
 def resolved(obs_space, **settings):
@@ -23,7 +29,7 @@ def resolved(obs_space, **settings):
     def env():
         return Chance(obs_space, Discrete(3))
     with_defaults = {"preset": "none", "num_workers": 0, **settings}
-    return resolve.resolve(checked_source(env, with_defaults))
+    return source_of(env, with_defaults).resolved
 
 
 @pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
@@ -105,10 +111,10 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
     few = {"env_name": "CartPole-v1", "total_steps": 512, "num_envs": 2, "num_steps": 8,
            "num_minibatches": 1, "num_workers": "auto"}
     for given in {}, settings:
-        config = resolve.resolve(checked_source(None, few | given))
+        config = source_of(None, few | given).resolved
         assert bool(config.num_workers) == bool(given)
     with pytest.raises(ConfigError, match=next(iter(settings))) as caught:
-        checked_source(None, few | settings | {"num_workers": 0})
+        source_of(None, few | settings | {"num_workers": 0})
     assert "leave --" in fix_text(caught.value.fix, shell=True)
 
 
@@ -116,13 +122,13 @@ def test_what_only_workers_have_makes_the_run_start_them_or_is_refused(settings)
 def test_what_only_workers_have_is_refused_where_there_can_be_none(monkeypatch, settings):
     monkeypatch.setattr(kernels, "COMPILED", False)
     with pytest.raises(ConfigError, match="and there are none") as caught:
-        checked_source("CartPole-v1", settings)
+        source_of("CartPole-v1", settings)
     assert fix_text(caught.value.fix, shell=True) == f"leave --{next(iter(settings))} out"
 
 
 def test_an_eval_env_is_looked_up_before_a_run_begins():
     with pytest.raises(ConfigError, match="no environment 'CartPol-v1'"):
-        checked_source("CartPole-v1", {"eval_env": "CartPol-v1"})
+        source_of("CartPole-v1", {"eval_env": "CartPol-v1"})
 
 
 class Own(torch.nn.Module):
@@ -136,8 +142,8 @@ class Own(torch.nn.Module):
     ({"hidden_sizes": (4,) * 17}, "networks of this size"), ({}, "")])
 @pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
 def test_the_reason_for_torch_is_the_first_setting_that_the_kernels_lack(settings, reason):
-    source = checked_source("CartPole-v1", settings)
-    config = resolve.resolve(source)
+    source = source_of("CartPole-v1", settings)
+    config = source.resolved
     found = unsupported_in_learner(config, ObservationLayout(source.obs_space, source.act_space))
     assert found.startswith(reason) and bool(found) == bool(reason)
     assert config.learner == ("torch" if reason else "kernel")
@@ -177,6 +183,9 @@ def test_a_gpu_is_one_that_there_is(monkeypatch, settings, environ, found):
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     try:
-        assert resolve.usable_device(Config(**settings)) == found
+        given = Config(**settings)
+        config = given.replace(device=device_to_use(given))
+        check(OF_DEVICES, case_of(config, given))
+        assert config.device == found
     except ConfigError as error:
         assert "there are 2" in error.what and found in str(error)

@@ -116,7 +116,7 @@ def test_the_time_of_a_video_is_a_metric_of_its_own_and_in_no_other(trainer, tmp
 
 
 @pytest.mark.parametrize("words, why", [
-    (dict(video_interval=32), "video_interval writes into the run's folder"),
+    (dict(video_interval=32), "run_dir is None\n  fix: run_dir="),
     (dict(video_interval=0), "video_interval is 0"), (dict(video_interval=1.5), "a whole number")])
 def test_an_interval_that_cannot_be_kept_is_refused(words, why):
     with pytest.raises(ConfigError, match=why):
