@@ -316,8 +316,9 @@ class Config:
     """Environment steps between evaluations during training, the last one at total_steps; the best
     model so far is saved as best.safetensors in the run's folder; none: no evaluations"""
     eval_env: Any | None = setting(None, "resumable")
-    """Environment to evaluate in: a Gymnasium id or `module:callable`, in Python also a callable;
-    it gets max_episode_steps, but not env_kwargs; none: the environment of training"""
+    """Environment to evaluate in: an id (EnvPool's with vec=envpool, else Gymnasium's) or
+    `module:callable`, in Python also a callable; it gets max_episode_steps, but not env_kwargs;
+    none: the environment of training"""
     video_interval: int | None = setting(None, "resumable")
     """Environment steps between videos of an episode during training, of at most 1,000 frames, in
     the folder videos/ of the run; none: no videos"""

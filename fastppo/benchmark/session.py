@@ -128,7 +128,8 @@ def check_takes(name: str, config: dict[str, Any]) -> None:
 
 def without_output(settings: dict[str, Any]) -> dict[str, Any]:
     """`settings` with a seed, for runs that write and show nothing."""
-    return {"seed": 1, **settings, "run_dir": None, "logger": "none", "progress": "none"}
+    return {"seed": 1, **settings, "run_dir": None, "logger": "none", "progress": "none",
+            "video_interval": None}
 
 
 def run_session(settings: dict[str, Any], options: Any,

@@ -26,8 +26,8 @@ class PolicyOptions:
     model: str | None = None
     """Class of the network in the file, as `module:Class`, if it is a network of your own"""
     env_name: str | None = None
-    """Environment, an id or `module:callable`; none: the one in the file if that is an id of
-    Gymnasium's, because code that a file names is never imported"""
+    """Environment, an id (EnvPool's if vec was envpool) or `module:callable`; none: the one in the
+    file if that is an id, because code that a file names is never imported"""
     env_kwargs: dict[str, Any] | None = None
     """Arguments of the environment; none: those in the file, if they are numbers"""
     max_episode_steps: int | None = None
@@ -76,14 +76,10 @@ def eval_verb(argv: Sequence[str], interrupts) -> None:
 def policy_file(place: Path, options: PolicyOptions) -> Path:
     """The file of the policy that a command names.
 
-    Raises ConfigError or PathError, without torch, if there is none, or no environment of that
-    name.
+    Raises PathError, without torch, if there is none.
     """
     path = place / BEST_FILE if options.best else policy_at(place)
     check_file(path, "policy")
-    if options.env_name is not None:
-        from fastppo.envs.make import make_factory
-        make_factory(options.env_name)  # for its errors
     return path
 
 

@@ -71,7 +71,7 @@ def check_given(folder: Path, settings: dict[str, Any], options: Reproduce) -> N
     from fastppo.envs.families import is_registered
     from fastppo.trainer.given_settings import code_named_in
     needed = {name: settings[name] for name in code_named_in(settings)}
-    if not is_registered(str(settings.get("env_name"))):
+    if not is_registered(str(settings.get("env_name")), settings.get("vec", "workers")):
         needed["env_name"] = settings.get("env_name") or "module:MyEnv"
     if HIDDEN in json.dumps(settings.get("env_kwargs")):
         needed["env_kwargs"] = settings["env_kwargs"]

@@ -270,8 +270,11 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
     elif has_text(ppo.config.env_kwargs):  # which a file's reader does not use
         named["env_kwargs"] = without_secrets(ppo.config.env_kwargs)
     flags = [flag(name, text) for name, text in named.items()]
-    if "rgb_array" not in ppo.source.metadata.get("render_modes", ()):
+    modes = ppo.source.metadata.get("render_modes", ())
+    if "rgb_array" not in modes:
         flags.append(flag("view", "network"))
+    elif limits.has_display() and "human" not in modes:
+        flags.append(flag("output", str(folder / f"video{best_format()}")))
     announce(ppo, " ".join([f"next      {program()} play {shlex.quote(str(folder))}", *flags]))
 
 

@@ -54,18 +54,23 @@ def registering_package(env_name: str) -> str | None:
                  if any(fnmatchcase(env_id, pattern) for pattern in family.ids)), None)
 
 
-def is_registered(env_name: str) -> bool:
+def is_registered(env_name: str, vec: str = "workers") -> bool:
     """Returns True for an id for which no module must be imported by its name."""
-    return ":" not in env_name and (
+    return made_by_envpool(env_name, vec) or ":" not in env_name and (
         env_name in gym.registry or registering_package(env_name) is not None)
 
 
-def check_registered(env_name: str, what: Any) -> None:
+def made_by_envpool(env: Any, vec: str) -> bool:
+    """True for every id, wherever it stands, if vec=envpool; EnvPool knows which it has."""
+    return vec == "envpool" and isinstance(env, str) and ":" not in env
+
+
+def check_registered(env_name: str, what: Any, vec: str = "workers") -> None:
     """Raises ConfigError unless `env_name`, the environment in the file `what`, is registered.
 
-    Code that a file names is never imported.
+    `vec` is that of the file. Code that a file names is never imported.
     """
-    if not is_registered(env_name):
+    if not is_registered(env_name, vec):
         raise ConfigError(f"{what} is of the environment {env_name}, and code that a file names is"
                           " never imported",
                           Set(env_name=env_name if ":" in env_name else "my_module:MyEnv"))

@@ -5,6 +5,7 @@ Such a policy can be evaluated without a trainer.
 
 import logging
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Mapping, Never
 
@@ -14,9 +15,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from torch import Tensor
 
 from fastppo.config import MODELS, Config, having
-from fastppo.envs.families import check_registered
+from fastppo.envs.families import check_registered, made_by_envpool
 from fastppo.envs.make import EnvFactory, import_callable
-from fastppo.envs.source import EnvSource
 from fastppo.errors import (
     CheckpointError,
     ConfigError,
@@ -36,6 +36,7 @@ from fastppo.runs.folder import policy_at
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
 from fastppo.settings.known_names import unknown_names
 from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
+from fastppo.trainer.given_settings import source_for
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.resolve import checked_device
 
@@ -193,10 +194,10 @@ class LoadedPolicy(Policy):
                  max_episode_steps: int | None = None, **others: Never) -> Evaluation:
         """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
 
-        `env`: an id or callable to play in; None: the environment in the file, which must be an id
-        of Gymnasium's. `seed`: None for that of the run. `env_kwargs` and `max_episode_steps`
-        replace those of the run. Raises ConfigError for an environment that the policy cannot play,
-        EnvError for one that fails.
+        `env`: an id or callable to play in; None: the environment in the file, which must be an id.
+        Ids are EnvPool's if vec was envpool. `seed`: None for that of the run. `env_kwargs` and
+        `max_episode_steps` replace those of the run. Raises ConfigError for an environment that the
+        policy cannot play, EnvError for one that fails.
         """
         if others:
             raise ConfigError(*unknown_names("evaluate has no argument", others, (
@@ -240,16 +241,19 @@ def factories_for(policy: LoadedPolicy, env: Any = None, env_kwargs: dict[str, A
     config = policy.config
     if env is None:
         env = config.eval_env or config.env_name
-        check_registered(env, "the policy")
+        check_registered(env, "the policy", config.vec)
     if env_kwargs is None and env == config.env_name:
         env_kwargs = stored_arguments(config.env_name, config.env_kwargs)
     limit = config.max_episode_steps if max_episode_steps is None else max_episode_steps
-    source = EnvSource(env, config.replace(env_kwargs=env_kwargs, max_episode_steps=limit,
-                                           eval_env=None, num_workers=0))
-    check_spaces(f"{source.factories[0].name} does not fit: its",
-                 (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
-                 "give the environment that it was trained on, with the same env_kwargs")
-    return source.evaluation_factories()
+    own = env == config.env_name or made_by_envpool(env, config.vec)
+    changes = {"vec": config.vec, "env_name": env} if own else {"vec": "workers"}
+    with closing(source_for(env, config.replace(
+            env_kwargs=env_kwargs, max_episode_steps=limit, eval_env=None, num_workers=0,
+            **changes))) as source:
+        check_spaces(f"{source.factories[0].name} does not fit: its",
+                     (policy.obs_space, policy.act_space), (source.obs_space, source.act_space),
+                     "give the environment that it was trained on, with the same env_kwargs")
+        return source.evaluation_factories()
 
 
 def stored_arguments(env_name: str, env_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from gymnasium.vector import VectorEnv
 
-from fastppo.config import MODELS, Config, default_of, having
+from fastppo.config import MODELS, Config, check_names, default_of, having
 from fastppo.envs.families import check_registered, is_registered
-from fastppo.envs.make import make_factory
 from fastppo.envs.source import EnvSource, check_agreement, settings_decided_by
 from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine import limits
@@ -26,18 +25,23 @@ def checked_source(env: Any, config: Config) -> EnvSource:
 
     The one place that asks for the rules. Raises ConfigError or SpaceError if anything is wrong.
     """
-    kind = EnvSource
-    if config.vec in ENGINES and not isinstance(env, VectorEnv):
-        from fastppo.vector.source import VectorEnvSource as kind
-    source = kind(env, config)
+    source = source_for(env, config)
     try:
-        if source.config.eval_env is not None:
-            make_factory(source.config.eval_env, setting="eval_env")
+        if (config.eval_env or config.eval_interval or config.video_interval) is not None:
+            source.evaluation_factories()
         source.resolved = resolve(source)
     except BaseException:
         source.close()
         raise
     return source
+
+
+def source_for(env: Any, config: Config) -> EnvSource:
+    """The environments of a run in `env`, see EnvSource; ids are made by what config.vec names."""
+    if config.vec not in ENGINES or isinstance(env, VectorEnv):
+        return EnvSource(env, config)
+    from fastppo.vector.source import VectorEnvSource
+    return VectorEnvSource(env, config)
 
 
 def config_for(env: Any, given: dict[str, Any]) -> Config:
@@ -98,6 +102,7 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
     it stays where it was.
     Raises ConfigError for a change that would make it another run, and for code that is missing.
     """
+    check_names(changes)
     free = having("resumable")
     changes = {name: value for name, value in changes.items()
                if value not in (None, "auto") or name in free and name != "device"}
@@ -106,14 +111,15 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
     stored = {name: value for name, value in stored.items() if name in Config.__match_args__}
     name = stored["env_name"]
     if env is None and "env_name" not in changes:
-        check_registered(name, path)
+        check_registered(name, path, stored.get("vec", "workers"))
     code = [*code, *code_named_in(stored)]
     given = env_label(env) if env is not None else changes.get("env_name", name)
     for setting, value in {**changes, "env_name": given}.items():
         if setting not in {*free, *code} and plain(value) != plain(stored.get(setting)):
             ours, theirs = without_secrets(value), without_secrets(stored.get(setting))
             raise ConfigError(f"{setting} is {ours!r}, but the run that is resumed has {theirs!r}",
-                              Omit(setting))
+                              Omit(setting) if setting in changes else
+                              "give the environment that it was trained on")
     count = stored["num_envs"]
     if (ours := settings_decided_by(env).get("num_envs", count)) != count:
         raise ConfigError(f"there are {ours} environments, but the run that is resumed has {count}",
@@ -129,13 +135,13 @@ def code_named_in(settings: dict[str, Any]) -> list[str]:
     """The settings whose text names code to import, which must be given again."""
     model, env = settings.get("model", "auto"), settings.get("eval_env")
     return ["model"] * (model not in MODELS) + ["eval_env"] * (
-        env is not None and not is_registered(str(env)))
+        env is not None and not is_registered(str(env), settings.get("vec", "workers")))
 
 
 def given_again(ppo) -> dict[str, str]:
     """The settings of `ppo` that name code, which a command that resumes it must give again."""
     settings = vars(ppo.source.config)
-    env = [] if is_registered(settings["env_name"]) else ["env_name"]
+    env = [] if is_registered(settings["env_name"], settings["vec"]) else ["env_name"]
     return {name: settings[name] for name in (*env, *code_named_in(settings))
             if isinstance(settings[name], str)}
 

@@ -127,8 +127,8 @@ def _too_small(case: Any) -> str:
 def _gpus_to_use(case: Any) -> Fix:
     """The GPUs that there are, as the setting that chose another one."""
     count = limits.gpus()
-    by_rank = case.given.device == "cuda"
-    return Set(device_ids=tuple(range(count))) if by_rank else Set(device=f"cuda:{count - 1}")
+    by_place = case.given.device_ids or case.given.device == "cuda"
+    return Set(device_ids=tuple(range(count))) if by_place else Set(device=f"cuda:{count - 1}")
 
 
 def _omitted(about: str, applies: Callable[[Any], Any], why: str) -> list[Conflict]:
@@ -167,7 +167,7 @@ CONFLICTS = [
         'logger="tensorboard" writes into the folder of the run, and run_dir is None', A_FOLDER),
     Conflict("video_interval", lambda c: c.run_dir is None,
         "video_interval is {video_interval}, but videos are files of the run, and run_dir is None",
-        A_FOLDER),
+        (A_FOLDER, Set(video_interval=None))),
     Conflict("num_envs num_steps num_minibatches",
         lambda c: c.num_minibatches > c.num_envs * c.num_steps and c.num_envs * c.num_steps,
         "num_minibatches {num_minibatches} is more than the {found} rows of num_envs {num_envs} x"
@@ -188,8 +188,8 @@ CONFLICTS = [
                            f"distribution={value} has no use for it")),
     *_omitted("std distribution rpo_alpha", lambda c: c.sde, "sde explores with a gaussian of its"
               " own"),
-    *_omitted("layer_norm final_tanh shared_critic actor_keys critic_keys rnn rnn_size hidden_sizes"
-              " activation sde", lambda c: c.model not in MODELS,
+    *_omitted("layer_norm final_tanh actor_keys critic_keys rnn rnn_size hidden_sizes activation"
+              " sde", lambda c: c.model not in MODELS,
               "it is for built-in networks, and the model is your own"),
     Conflict("adaptive_kl", lambda c: not isinstance(c.lr, (int, float)),
         "adaptive_kl={adaptive_kl} adapts the learning rate to the KL, but lr is the schedule"
@@ -199,11 +199,11 @@ CONFLICTS = [
         (Omit("lr_warmup"), Omit("adaptive_kl"))),
     Conflict("optimizer", lambda c: getattr(c.optimizer, "keywords", {}).get("lr"),
         "the optimizer has lr={found!r}, but the setting lr is the learning rate of every"
-        " optimizer", lambda c: (f"take lr out of {c.optimizer!r}", Set(lr=c.found))),
+        " optimizer", lambda c: f"take lr out of {c.optimizer!r}"),
     Conflict("recompute_advantages", lambda c: c.rnn != "none",
         "recompute_advantages=True, but values of a network with memory depend on all steps"
         " before", Set(recompute_advantages=False)),
-    Conflict("shared_critic", lambda c: c.actor_keys != c.critic_keys,
+    Conflict("shared_critic", lambda c: c.shared_critic and c.actor_keys != c.critic_keys,
         "actor and critic cannot share layers, because actor_keys and critic_keys differ",
         Set(shared_critic=False)),
     *(Conflict(name, lambda c: c.preprocessing != "atari", f"{name} is for preprocessing=atari",
@@ -224,10 +224,12 @@ CONFLICTS = [
         "wandb_project is {wandb_project!r}, but wandb takes up to 128 characters, and none of"
         " / \\ # ? % :", lambda c: Set(wandb_project=c.found)),
     NO_WORKERS,
-    Conflict("on_worker_failure step_timeout",
-        lambda c: (c.num_workers == 0 or not can_start_workers()) and needs_workers(c),
-        "{found} is for worker processes, and there are none",
-        lambda c: (Omit(c.found), *[Set(num_workers=1)] * can_start_workers())),
+    *(Conflict(name, lambda c, name=name: needs_workers(c) == name and (
+            c.num_workers == 0 or c.vec != "workers" or not can_start_workers()),
+        f"{name}={{{name}}} is for worker processes, and there are none",
+        lambda c, name=name: (Omit(name), *[Set(num_workers=1)] * (
+            c.vec == "workers" and can_start_workers())))
+      for name in ("on_worker_failure", "step_timeout")),
 
     # Settings that do nothing without the value of another, which their fields name.
     *(Conflict(name, lambda c, other=other, wanted=wanted: getattr(c, other) not in wanted,
@@ -246,8 +248,8 @@ CONFLICTS = [
             and unbounded(c.seen.act_space)),
     _mapped("std", lambda c: isinstance(c.std, str) and not c.action_scaling
             and unbounded(c.seen.act_space, has_range=True)),
-    *(Conflict(name, lambda c: not keys_of(c.seen),
-          f"{name} are parts of a Dict observation, but these are {{seen.space}}", Omit(name))
+    *(Conflict(name, lambda c: not keys_of(c.seen) and brief_text(c.seen.space),
+          f"{name} are parts of a Dict observation, but these are {{found}}", Omit(name))
       for name in ("actor_keys", "critic_keys")),
     *(Conflict(name, lambda c, name=name: not _are_among(getattr(c, name), keys_of(c.seen))
           and ", ".join(keys_of(c.seen)), f"{name} is {{{name}!r}}, but must be some of {{found}}",

@@ -19,6 +19,7 @@ import torch
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
 from fastppo.errors import (
+    USAGE_ERRORS,
     ConfigError,
     EnvError,
     Error,
@@ -82,11 +83,12 @@ class Run:
             from fastppo.runs.checkpoint import checkpoint_to_continue
             found, settings = checkpoint_to_continue(checkpoint, env, settings)
         with ExitStack() as made:
-            if settings.get("preset", "auto") != "auto":
-                from fastppo.trainer.setting_texts import naming_preset
-                made.enter_context(naming_preset(
-                    str(settings.get("env_name") or env_label(env)), settings))
-            self._make(env, settings, found and found.step, made)
+            try:
+                self._make(env, settings, found and found.step, made)
+            except USAGE_ERRORS as error:
+                from fastppo.trainer.setting_texts import name_preset
+                name_preset(error, str(settings.get("env_name") or env_label(env)), settings)
+                raise
             self.clock.times, self.total = self.arena["times"], self.config.total_steps
             if found is not None:
                 from fastppo.runs.checkpoint import restore

@@ -31,10 +31,10 @@ from typing import (
 )
 
 from fastppo.config import Config, default_of, having
-from fastppo.errors import USAGE_ERRORS, ConfigError, Omit, Set, fix_text
+from fastppo.errors import USAGE_ERRORS, ConfigError, Error, Omit, Set, fix_text
 from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.known_names import CONFIG_FILE, unknown_names
-from fastppo.settings.presets import PRESETS, is_preset_file, preset_of
+from fastppo.settings.presets import PRESETS, is_preset_file, preset_name, preset_of
 from fastppo.settings.values import (
     SWITCHES,
     Scheduled,
@@ -174,21 +174,27 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
 
 @contextmanager
 def naming_preset(env_name: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """Names the preset that was chosen in an error of a setting that it decides, not one `given`.
+    """Names the preset in an error of a setting that it decides, see name_preset."""
+    try:
+        yield
+    except USAGE_ERRORS as error:
+        name_preset(error, env_name, given)
+        raise
+
+
+def name_preset(error: Error, env_name: str, given: Mapping[str, Any]) -> None:
+    """Names the preset in an error whose fix has a setting that the preset decides, not one given.
 
     What it decides cannot be left out.
     """
     preset = given.get("preset", "auto")
-    ours = set() if preset == "auto" else {*preset_settings(env_name, preset)} - {*given}
-    try:
-        yield
-    except USAGE_ERRORS as error:
-        if ours & {*re.findall(r"--(\w+)", fix_text(error.fix, shell=True))}:
-            error.what = f"with preset={preset}: {error.what}"
-            parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
-            error.fix = tuple(part for part in parts if not (
-                isinstance(part, Omit) and ours & {*part.names})) or "give another preset"
-        raise
+    ours = {*preset_settings(env_name, preset)} - {*given}
+    if ours & {*re.findall(r"--(\w+)", fix_text(error.fix, shell=True))}:
+        name = preset_name(env_name) if preset == "auto" else preset
+        error.what = f"with preset={name}: {error.what}"
+        parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
+        error.fix = tuple(part for part in parts if not (
+            isinstance(part, Omit) and ours & {*part.names})) or Set(preset="none")
 
 
 def read_settings(path: Path) -> dict[str, Any]:

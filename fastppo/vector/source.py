@@ -2,28 +2,31 @@
 
 import contextlib
 import dataclasses
-import logging
 import warnings
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, iterate
 
 from fastppo.config import Config
 from fastppo.envs import atari, faults
-from fastppo.envs.make import make_envs, make_factory, spaces_of, wrapping
-from fastppo.envs.masks import MASK_METHOD
+from fastppo.envs.families import is_registered, made_by_envpool
+from fastppo.envs.make import EnvFactory, make_factory, spaces_of, wrapping
+from fastppo.envs.masks import MASK_METHOD, VectorActionMaskWrapper
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, Error, Install, Set
+from fastppo.errors import ConfigError, Install, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
+from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASK
 
 SEEDS = 2**31  # EnvPool's seeds are int32, and environment i has the seed + i
-log = logging.getLogger("fastppo")
+# EnvPool's packages that draw. The others do not, or end the process without OpenGL (MuJoCo).
+DRAWN = "atari box2d classic_control highway jumanji minigrid pgx procgen vizdoom".split()
 
 
 class EnvPoolVector(VectorEnv):
@@ -41,6 +44,7 @@ class EnvPoolVector(VectorEnv):
 
     def __init__(self, name: str, num_envs: int, kwargs: dict[str, Any]):
         self.name, self.num_envs = name.rpartition(":")[2], num_envs
+        self.render_mode = kwargs.get("render_mode")
         self.kwargs = {"num_envs": num_envs,
                        "num_threads": min(limits.usable_cores(), num_envs), **kwargs}
         self.pool, self.seed, self.resets, self.in_step, self.info = None, 0, 0, False, {}
@@ -48,6 +52,8 @@ class EnvPoolVector(VectorEnv):
         with warnings.catch_warnings(action="ignore"):
             spec = self._call("make_spec")
             spaces = spec.gymnasium_observation_space, spec.gymnasium_action_space
+        if type(spec).__base__.__module__.removeprefix("envpool.").partition(".")[0] in DRAWN:
+            self.metadata = {**self.metadata, "render_modes": ["rgb_array"]}
         if f"info:{MASK}" in spec.state_array_spec:
             setattr(self, MASK_METHOD, lambda: self.info[MASK])
         self.single_observation_space, self.single_action_space = spaces
@@ -73,6 +79,10 @@ class EnvPoolVector(VectorEnv):
         self.in_step = False
         return obs, rew, term, trunc, self._lives()
 
+    def render(self) -> np.ndarray:
+        """The frame of the first environment, uint8 [1 height width 3]."""
+        return self.pool.render()
+
     def close_extras(self, **kwargs) -> None:
         """Stops EnvPool's threads."""
         if self.pool is not None:
@@ -84,38 +94,83 @@ class EnvPoolVector(VectorEnv):
 
     def _call(self, function: str, **kwargs):
         """The result of a function of EnvPool for this id; ConfigError if it fails."""
+        others = [Set(vec="workers")] * is_registered(self.name)
         try:
             import envpool
-            return getattr(envpool, function)(self.name, **self.kwargs, **kwargs)
         except ImportError as error:
             raise ConfigError(f"vec=envpool needs EnvPool, which cannot be imported ({error})",
-                              (Install("envpool"), Set(vec="workers"))) from error
+                              (Install("envpool"), *others)) from error
+        try:
+            return getattr(envpool, function)(self.name, **self.kwargs, **kwargs)
         except Exception as error:
+            known = self.name in envpool.list_all_envs()
             raise ConfigError(f"EnvPool cannot make {self.name} with {self.kwargs}:"
-                              f" {type(error).__name__}: {error}", Set(vec="workers")) from error
+                              f" {type(error).__name__}: {error}",
+                              (*["envpool.list_all_envs() has its ids"] * (not known), *others)
+                              ) from error
+
+
+class SingleEnv(gym.Env):
+    """An engine's environment alone, for evaluation, play and videos: its observations, as trained.
+
+    All lives of a game are one episode. With `masked` the observations have the action mask. It has
+    the render mode if the engine draws.
+    """
+
+    def __init__(self, config: Config, masked: bool, render_mode: str | None = None, **kwargs: Any):
+        config = config.replace(end_on_life_loss=False, env_kwargs=kwargs)
+        vector = make_vector(config, 1)
+        if render_mode in (vector.metadata or {}).get("render_modes", ()):
+            vector.close()
+            kwargs["render_mode"] = render_mode
+            vector = make_vector(config.replace(env_kwargs=kwargs), 1)
+        self.vector = VectorActionMaskWrapper(vector) if masked else vector
+        self.metadata, self.render_mode = vector.metadata, vector.render_mode
+        self.observation_space, self.action_space = spaces_of(self.vector, "single_")
+        self.actions = ActionMapping(self.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begins an episode."""
+        obs, _ = self.vector.reset(seed=seed, options=options)
+        return self._first(obs), {}
+
+    def step(self, action: Any):
+        """One step; the observation of an episode's last one is its final one in every mode."""
+        obs, rew, term, trunc, info = self.vector.step(self.actions.stacked([action]))
+        obs = info["final_obs"][0] if "final_obs" in info else self._first(obs)
+        return obs, *(np.asarray(one)[0] for one in (rew, term, trunc)), {}
+
+    def render(self) -> np.ndarray:
+        """The frame."""
+        return self.vector.render()[0]
+
+    def close(self) -> None:
+        """Closes the vector environment."""
+        self.vector.close()
+
+    def _first(self, obs: Any) -> Any:
+        return next(iter(iterate(self.vector.observation_space, obs)))
 
 
 class VectorEnvSource(EnvSource):
     """The environments of an id as one vector environment, made by the engine that `vec` names.
 
-    Its factories make Gymnasium's environment of the same id, for evaluation; there are none if
-    Gymnasium does not know the id.
+    Its factories make such environments alone, for evaluation.
     """
 
     def __init__(self, env: Any, config: Config):
         if env is not None and not isinstance(env, str):
             raise ConfigError(f"vec={config.vec} makes environments by their id, not from {env!r}",
                               Set(vec="workers"))
-        self.config, self.factories = config, []
-        self.vector = vector = (make_games if config.preprocessing == "atari" else make_vector)(
-            config)
+        self.config, self.vector = config, make_vector(config, config.num_envs)
+        vector = self.vector
         try:
             if config.vec == "native" or hasattr(vector, MASK_METHOD):
                 self._use_vector(vector)
             else:  # EnvPool's infos have no masks: no reset is needed to look for them there
                 self.obs_space, self.act_space = spaces_of(vector, "single_")
                 self.metadata = vector.metadata
-            self._add_factories()
+            self.factories = [self._factory(config.env_name)] * config.num_envs
         except BaseException:
             self.close()
             raise
@@ -124,34 +179,28 @@ class VectorEnvSource(EnvSource):
         """Closes the vector environment, which was made here; a second call does nothing."""
         faults.close_all([self.vector])
 
-    def _add_factories(self) -> None:
-        try:
-            factory = self._factory(self.config.env_name)
-            env, = make_envs([factory])
-            shape = spaces_of(env)[0].shape
-            faults.close_all([env])
-            if shape != self.obs_space.shape:
-                raise ConfigError(f"Gymnasium's environment has observations {shape}, that of vec="
-                                  f"{self.config.vec} {self.obs_space.shape}", "")
-        except Error as error:
-            log.warning("%s: evaluation uses Gymnasium's environment, so set eval_env, or"
-                        " eval_episodes to 0", error.what)
-            return
-        factory.masked = self.masked
-        self.factories = [factory] * self.config.num_envs
+    def _factory(self, env: Any, setting: str = "env_name") -> EnvFactory:
+        """The engine's; of other environments than its own, EnvPool has all ids, native none."""
+        own, config = setting == "env_name", self.config
+        if not own and not made_by_envpool(env, config.vec):
+            return super()._factory(env, setting)
+        make = partial(SingleEnv, config.replace(env_name=env), self.masked)
+        return EnvFactory(make, env, None, dict(config.env_kwargs or {}) if own else {})
 
 
-def make_vector(config: Config) -> VectorEnv:
+def make_vector(config: Config, num_envs: int) -> VectorEnv:
     """The vector environment of a Config's engine; ConfigError if it cannot be made."""
+    if config.preprocessing == "atari":
+        return make_games(config, num_envs)
     kwargs = dict(config.env_kwargs or {})
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps
     if config.vec == "envpool":
-        return EnvPoolVector(config.env_name, config.num_envs, kwargs)
-    return make_native_vector(make_factory(config.env_name).constructor, config.num_envs, kwargs)
+        return EnvPoolVector(config.env_name, num_envs, kwargs)
+    return make_native_vector(make_factory(config.env_name).constructor, num_envs, kwargs)
 
 
-def make_games(config: Config) -> VectorEnv:
+def make_games(config: Config, num_envs: int) -> VectorEnv:
     """The same for a game of ale-py, with the engine's own preprocessing in place of ours.
 
     That is the same chain for every id of the game. ConfigError for another environment.
@@ -168,13 +217,13 @@ def make_games(config: Config) -> VectorEnv:
         sticky = spec.kwargs["repeat_action_probability"]
         limits = {"max_episode_steps": limit} if limit else {}
         name = f"{spec.name.removesuffix('NoFrameskip')}-v5"
-        vector = EnvPoolVector(name, config.num_envs, {
+        vector = EnvPoolVector(name, num_envs, {
             "repeat_action_probability": sticky, "frame_skip": games.skip, **limits, **kwargs})
     else:
         limits = {"max_num_frames_per_episode": limit * games.skip} if limit else {}
         spec = dataclasses.replace(spec, vector_entry_point=atari.ALE_VECTOR, kwargs={
             **spec.kwargs, "frameskip": games.skip, "reward_clipping": False, **limits})
-        vector = make_native_vector(spec, config.num_envs, kwargs)
+        vector = make_native_vector(spec, num_envs, kwargs)
     if config.frame_stack == 1:  # a frame in place of a stack of one
         vector = gym.wrappers.vector.ReshapeObservation(vector, games.size)
     with contextlib.closing(factory()) as env:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fastppo.envs.make import EnvFactory
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, Set
 from fastppo.evaluation.evaluate import FRAMES, EvaluationEnvs, evaluation_envs, with_render_mode
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
@@ -51,24 +51,26 @@ def no_display() -> Iterator[None]:
 
 
 @contextmanager
-def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None
-                ) -> Iterator[EvaluationEnvs]:
+def watched_env(policy: Policy, factory: EnvFactory, seed: int, mode: str | None,
+                needed: bool = True) -> Iterator[EvaluationEnvs]:
     """One new environment with the render mode `mode`, for episodes with a frozen policy.
 
     None: any, it is not rendered. Afterwards it is closed. Raises ConfigError if it does not have
-    that render mode.
+    that render mode and it is `needed`.
     """
     make = factory if mode is None else with_render_mode(factory, mode)
     with no_display() if mode == FRAMES else nullcontext(), torch_threads(1), \
             evaluation_envs(policy, [make], seed) as envs:
-        if mode is not None and envs.envs[0].render_mode != mode:
-            modes = ", ".join((envs.envs[0].metadata or {}).get("render_modes") or []) or "none"
+        if needed and mode is not None and envs.envs[0].render_mode != mode:
+            modes = (envs.envs[0].metadata or {}).get("render_modes") or []
+            users = not type(envs.envs[0].unwrapped).__module__.startswith("fastppo.")
             raise ConfigError(
                 f"{factory.name} cannot be shown: it is not made with the render mode {mode}; the"
-                f" render modes in its metadata: {modes}",
-                f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor an'
-                " argument render_mode, which it keeps as self.render_mode, and a method render();"
-                " or --view=network")
+                f" render modes in its metadata: {', '.join(modes) or 'none'}", (*[
+                    f'give its class metadata = {{"render_modes": ["{mode}"]}}, and its constructor'
+                    " an argument render_mode, which it keeps as self.render_mode, and a method"
+                    " render()"] * users,
+                    Set(output="video.mp4") if FRAMES in modes else Set(view="network")))
         yield envs
 
 

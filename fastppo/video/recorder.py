@@ -154,22 +154,23 @@ class PackedFrames(Image.Image):
 
 
 def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0, episodes: int = 1,
-                 deterministic: bool = True, view: View = "env", caption: bool = True,
+                 deterministic: bool = True, view: View | None = "env", caption: bool = True,
                  fps: float | None = None,
                  report: Callable[[WatchedMoment], Any] = lambda moment: None,
                  frames: int | None = None) -> Path:
     """Writes a video of episodes to `path`, a .mp4 or .webp file, and returns the path.
 
     They are the episodes of `evaluate` with the same `seed`, in an environment of `factory` made
-    with render_mode="rgb_array", except for the view "network"; a frame for each observation, at
-    most `frames` (None: FRAME_LIMIT). `fps`: frames per second, None for the environment's own
-    rate. `report` is called for every frame, and ends the video if it returns True. Raises
-    ConfigError if the environment does not render, or if the file cannot be written; EnvError if
-    the environment fails.
+    with render_mode="rgb_array", except for the view "network" (None: that where no frames are
+    drawn, else "env"); a frame for each observation, at most `frames` (None: FRAME_LIMIT). `fps`:
+    frames per second, None for the environment's own rate. `report` is called for every frame, and
+    ends the video if it returns True. Raises ConfigError if the environment does not render, or if
+    the file cannot be written; EnvError if the environment fails.
     """
     with contextlib.ExitStack() as stack:
         mode = None if view == "network" else FRAMES
-        envs = stack.enter_context(watched_env(policy, factory, seed, mode))
+        envs = stack.enter_context(watched_env(policy, factory, seed, mode, view is not None))
+        view = view or ("env" if envs.envs[0].render_mode == FRAMES else "network")
         painter = FramePainter(envs, factory.name, view, caption)
         fps = fps or float(envs.envs[0].metadata.get("render_fps") or 30)
         append = stack.enter_context(video_file(path, fps))
@@ -191,7 +192,6 @@ class VideoRecorder:
     """
 
     def __init__(self, config: Config, source: EnvSource):
-        source.evaluation_factories()
         self.interval, self.folder = config.video_interval, Path(config.run_dir or ".") / "videos"
         self.failed = False
 
@@ -220,6 +220,9 @@ class VideoRecorder:
 
 
 def record_episode(ppo, path: Path) -> Path:
-    """Records the first episode of an evaluation of `ppo`, at most VIDEO_FRAMES; returns `path`."""
+    """Records the first episode of an evaluation of `ppo`, at most VIDEO_FRAMES; returns `path`.
+
+    Of an environment that draws no frames it is the network's view.
+    """
     return record_video(ppo.policy, ppo.source.evaluation_factories()[0], path, ppo.config.seed,
-                        frames=VIDEO_FRAMES)
+                        view=None, frames=VIDEO_FRAMES)

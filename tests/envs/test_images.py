@@ -367,14 +367,11 @@ def test_a_native_game_is_not_sent_to_workers_where_its_frame_skip_is_refused(tr
 
 
 @NEEDS_ALE
-def test_a_native_game_with_other_observations_than_gymnasiums_is_not_evaluated_there(
-        trainer, caplog):
-    trainer("ALE/Pong-v5", vec="native", preset="auto")
-    assert "eval_env" not in caplog.text
-    ppo = trainer("ALE/Pong-v5", vec="native", preset="none")
-    assert "observations (210, 160, 3), that of vec=native (4, 84, 84): evaluation" in caplog.text
-    with pytest.raises(ConfigError, match="needs environments of its own"):
-        ppo.evaluate(1)
+def test_a_native_game_is_evaluated_with_the_observations_of_training(trainer):
+    ppo = trainer("ALE/Pong-v5", vec="native", preset="none",
+                  env_kwargs={"max_num_frames_per_episode": 20})
+    assert ppo.source.obs_space.shape == (4, 84, 84)  # Gymnasium's has (210, 160, 3)
+    assert ppo.evaluate(1).lengths[0] > 0
 
 
 @pytest.mark.full

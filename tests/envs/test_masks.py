@@ -179,16 +179,22 @@ def test_envpools_masks_are_those_of_its_infos(trainer, monkeypatch, mask):
             self.gymnasium_action_space = env.action_space
             self.state_array_spec = {"obs": None, **({"info:action_mask": None} if mask else {})}
             self.vec = gym.vector.SyncVectorEnv([partial(Fenced, "info", ends=0.1)] * num_envs)
-            self.seed, self.step, self.close = seed, self.vec.step, self.vec.close
+            self.seed, self.close = seed, self.vec.close
 
         def reset(self):
             """As EnvPool's, without a seed."""
             return self.vec.reset(seed=self.seed)
 
+        def step(self, actions):
+            """The mask is always there, after the end of all episodes, too."""
+            *found, info = self.vec.step(actions)
+            return *found, {"action_mask": np.zeros((len(actions), 3), bool)} | info
+
     module = SimpleNamespace(make_spec=Pool, make_gymnasium=Pool)
     monkeypatch.setitem(sys.modules, "envpool", module)
     if mask:
-        assert trainer("Masked-v0", vec="envpool").learn(96).policy.observer.layout.mask is not None
+        ppo = trainer("Masked-v0", vec="envpool").learn(96)
+        assert ppo.policy.observer.layout.mask is not None and ppo.evaluate(5).lengths.sum() > 5
     else:
         with pytest.raises(EnvError, match="is illegal"):
             trainer("Masked-v0", vec="envpool").learn(96)

@@ -35,11 +35,11 @@ def test_a_mark_of_the_byte_order_is_no_part_of_a_file(preset):
 
 
 @pytest.mark.parametrize("text, given, decides, fix", [
-    ("resize = 84", {}, True, "give another preset"),
-    ("std = 0.5\nnum_envs = 4", {}, True, "give another preset"),
+    ("resize = 84", {}, True, "--preset=none"),
+    ("std = 0.5\nnum_envs = 4", {}, True, "--preset=none"),
     ("vec = 'native'", {"frame_stack": 4}, False, "leave --frame_stack out"),
     ("num_envs = 4", {"std": 0.5}, False, "leave --std out"),
-    ("carracing", {}, True, "give another preset"),
+    ("carracing", {}, True, "--preset=none"),
     ("atari", {}, True, "give such a game; or --preprocessing=none"),
     ("carracing", {"grayscale": True, "resize": None}, False, "leave --grayscale out")])
 def test_an_error_of_a_setting_that_a_preset_decides_is_mended_there(preset, text, given, decides,
@@ -56,7 +56,7 @@ def test_the_command_names_the_file_of_a_preset_too(preset, capsys):
     with pytest.raises(SystemExit):
         main(["--env_name=CartPole-v1", f"--preset={name}"])
     assert f"error: with preset={name}: " in (said := capsys.readouterr().err)
-    assert said.endswith("fix: give another preset\n")
+    assert said.endswith("fix: --preset=none\n")
 
 
 def test_a_file_may_have_the_aliases_of_the_command_line(preset):

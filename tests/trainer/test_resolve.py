@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from optional_packages import NEEDS_EXTENSION
 
+from fastppo import PPO
 from fastppo.compiled.support import unsupported_in_learner
 from fastppo.config import Config
 from fastppo.errors import ConfigError, fix_text
@@ -189,3 +190,25 @@ def test_a_gpu_is_one_that_there_is(monkeypatch, settings, environ, found):
         assert config.device == found
     except ConfigError as error:
         assert "there are 2" in error.what and found in str(error)
+
+
+def test_an_actor_and_a_critic_of_other_keys_do_not_share_layers_and_the_fix_works(trainer):
+    parts = Dict(own=Box(-1, 1, (2,)), hidden=Box(-1, 1, (3,)))
+    given = dict(actor_keys=("own",))
+    with pytest.raises(ConfigError, match="differ\n  fix: shared_critic=False"):
+        trainer(lambda: Chance(parts), shared_critic=True, **given)
+    assert not trainer(lambda: Chance(parts), shared_critic=False, **given).config.shared_critic
+
+
+@pytest.mark.parametrize("settings", [{"step_timeout": 9.0}, {"on_worker_failure": "restart"}])
+def test_a_vector_environment_has_no_workers_to_watch(settings):
+    name, value = next(iter(settings.items()))
+    with pytest.raises(ConfigError, match=f"{name}={value} is for worker processes.*\n  fix: leave"
+                                          f" {name} out$"):
+        PPO("CartPole-v1", vec="native", **settings)
+
+
+def test_a_preset_that_is_in_the_way_is_named():
+    with pytest.raises(ConfigError, match="^with preset=cartpole: num_minibatches 8 is more .*\n"
+                                          "  fix: num_minibatches=4"):
+        PPO("CartPole-v1", num_envs=2, num_steps=2)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from envs_for_tests import Chance
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from PIL import Image
 
-from fastppo import PPO
+from fastppo import PPO, Config, load
 from fastppo.cli import main
 from fastppo.errors import ConfigError, Error, fix_text
 from fastppo.machine import kernels, limits
-from fastppo.vector.source import EnvPoolVector
+from fastppo.runs.policy_file import factories_for
+from fastppo.vector.source import EnvPoolVector, SingleEnv
 
 MODES = pytest.mark.parametrize("mode", AutoresetMode)
 ID = "Made/Chance-v0"
@@ -141,10 +143,16 @@ def test_the_command_takes_it_and_its_banner_says_so(capsys, tmp_path):
 
 # ---- EnvPool, or what looks like it ------------------------------------------------------------
 
-class FakeSpec:
+class Drawn:
+    """The class, of one of EnvPool's modules, from which a spec is derived."""
+
+    __module__ = "envpool.classic_control.classic_control_envpool"
+
+
+class FakeSpec(Drawn):
     """What EnvPool's make_spec returns."""
 
-    def __init__(self, name, num_envs=1, seed=42, num_threads=0, ends=0.2):
+    def __init__(self, name, num_envs=1, seed=42, num_threads=0, ends=0.2, render_mode=None):
         env = Chance(ends=ends)
         self.seed, self.num_threads = seed, num_threads
         self.gymnasium_action_space, self.space = env.action_space, env.observation_space
@@ -162,10 +170,10 @@ class FakePool:
 
     made: list["FakePool"] = []
 
-    def __init__(self, name, num_envs=1, seed=42, num_threads=0, ends=0.2):
+    def __init__(self, name, num_envs=1, seed=42, num_threads=0, ends=0.2, render_mode=None):
         assert 0 <= seed and seed + num_envs <= 2**31
-        self.spec, self.num_envs, self.closed = FakeSpec(name, num_envs, seed, num_threads), \
-            num_envs, False
+        self.render_mode, self.spec, self.num_envs, self.closed = render_mode, FakeSpec(
+            name, num_envs, seed, num_threads), num_envs, False
         self.vec, self.interrupts = SyncVectorEnv([partial(Chance, ends=ends)] * num_envs), []
         self.fresh, self.lost = [seed + e for e in range(num_envs)], False
         FakePool.made.append(self)
@@ -192,14 +200,24 @@ class FakePool:
         obs, rew, term, trunc, _ = self.vec.step(actions)
         return obs, rew.astype(np.float32), term & ~trunc, trunc, {}
 
+    def render(self):
+        """A frame of the first environment."""
+        assert self.render_mode == "rgb_array"
+        return np.full((1, 40, 60, 3), 90, np.uint8)
+
     def close(self):
         """Remembered."""
         self.closed = True
 
 
+IDS = ["CartPole-v1", "Chance-v0", "Own-v2", "NoQt-v0"]
+
+
 def make(kind, name, **kwargs):
     """EnvPool's make_spec and make_gymnasium, which refuse what they do not know."""
-    assert name in ("CartPole-v1", "Chance-v0", "Own-v2"), f"{name} is not supported"
+    assert name in IDS, f"{name} is not supported"
+    if name == "NoQt-v0":
+        raise ImportError("Qt 5 is missing: apt install libqt5gui5")
     if "bogus" in kwargs:
         raise TypeError("unexpected keyword argument 'bogus'")
     return kind(name, **kwargs)
@@ -209,7 +227,8 @@ def make(kind, name, **kwargs):
 def pools(monkeypatch):
     """The pools that a module called envpool, which is put in place of any other, has made."""
     module = types.SimpleNamespace(
-        make_spec=partial(make, FakeSpec), make_gymnasium=partial(make, FakePool))
+        make_spec=partial(make, FakeSpec), make_gymnasium=partial(make, FakePool),
+        list_all_envs=lambda: IDS)
     monkeypatch.setitem(sys.modules, "envpool", module)
     monkeypatch.setattr(FakePool, "made", [])
     gym.register("Chance-v0", entry_point=Chance)
@@ -245,21 +264,81 @@ def test_training_on_a_pool_is_a_function_of_the_seed(trainer, pools):
     ended = (rollout.term | rollout.trunc)[:-1]
     assert ended.any() and (~rollout.valid)[1:].equal(ended)
     assert (made[0].config.vec, made[0].config.num_workers) == ("envpool", 0)
-    assert made[0].evaluate(3).lengths.min() >= 1  # in Gymnasium's environment
+    trained = len(pools)
+    assert made[0].evaluate(3).lengths.min() >= 1
+    assert len(pools) == trained + 3 and {pool.num_envs for pool in pools[trained:]} == {1}
     made[0].update(rollout)
     first, same, other = map(learnt, made)
     assert first.equal(same) and not first.equal(other)
-    assert [pool.closed for pool in pools].count(True) == 3
+    assert [pool.closed for pool in pools].count(True) == 6
 
 
-def test_an_id_of_envpools_alone_can_be_trained_on_but_evaluation_needs_another(
-        trainer, pools, caplog):
-    ppo = trainer("Own-v2", vec="envpool")
-    assert "set eval_env, or eval_episodes to 0" in caplog.text
-    ppo.collect()
-    with pytest.raises(ConfigError, match="needs environments of its own.*\n  fix: give eval_env"):
-        ppo.evaluate(2)
-    assert len(ppo.evaluate(2, env=Chance).returns) == 2
+def test_an_id_of_envpools_alone_is_evaluated_from_its_file_as_in_the_run(trainer, pools, tmp_path):
+    ppo = trainer("Own-v2", vec="envpool", eval_interval=64, run_dir=str(tmp_path),
+                  env_kwargs={"ends": 0.1})
+    ppo.learn(64)
+    ppo.save(tmp_path / "model.safetensors")
+    found = ppo.evaluate(5)
+    np.testing.assert_array_equal(found.returns, ppo.evaluate(5).returns)
+    assert len({*found.returns}) == 5 and found.lengths.max() > 3
+    policy = load(tmp_path)
+    np.testing.assert_array_equal(policy.evaluate(episodes=5).returns, found.returns)
+    assert policy.evaluate(env="Chance-v0", episodes=2, env_kwargs={"ends": 1.0}).lengths.max() == 1
+    assert len(ppo.evaluate(2, env=Chance).returns) == len(policy.evaluate(Chance, 2).returns) == 2
+    with pytest.raises(ConfigError, match="(?s)EnvPool cannot make Gone-v0.*list_all_envs"):
+        policy.evaluate("Gone-v0")
+    ppo.close()
+    with PPO.resume(tmp_path) as again:
+        assert again.learn(128).step >= 128
+
+
+def test_a_single_environment_of_an_engine_is_that_of_gymnasium_in_every_mode():
+    for mode in AutoresetMode:
+        config = Config(env_name=ID, vec="native", env_kwargs={"mode": mode.value})
+        one, other = SingleEnv(config, False, mode=mode.value), Chance()
+        for seed in (3, 4):  # the second reset is after an end
+            np.testing.assert_array_equal(one.reset(seed=seed)[0], other.reset(seed=seed)[0])
+            over = False
+            while not over:
+                ours, theirs = one.step(2), other.step(2)
+                np.testing.assert_array_equal(ours[0], theirs[0])
+                assert ours[1:4] == theirs[1:4]
+                over = theirs[2] or theirs[3]
+        one.close()
+    assert all(vec.closed for vec in MADE)
+
+
+def test_the_command_prints_what_works_for_an_id_of_envpools_alone(pools, capsys, tmp_path):
+    folder = tmp_path / "run"
+    main.main(["--env_name=Own-v2", "--vec=envpool", "--num_envs=4", "--num_steps=8", "--epochs=1",
+               "--hidden_sizes=8", "--total_steps=64", "--num_minibatches=2", "--eval_episodes=2",
+               "--video", f"--run_dir={folder}"])
+    said = capsys.readouterr()
+    assert "evaluation return" in said.out and "fix" not in said.err
+    assert next(line for line in said.out.splitlines() if line.startswith("next")).endswith(
+        f" play {folder}")
+    mean = said.out.partition("evaluation return ")[2].partition("\n")[0]
+    main.main(["eval", str(folder), "--episodes=2"])
+    assert f"return    {mean}\n" in capsys.readouterr().out
+    main.main(["play", str(folder), f"--output={tmp_path / 'seen.png'}"])
+    with Image.open(tmp_path / "seen.png") as picture:
+        assert picture.getpixel((100, 100)) == (90, 90, 90)
+
+
+def test_an_id_that_envpool_does_not_draw_is_played_as_the_networks_view(
+        pools, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(Drawn, "__module__", "envpool.mujoco.mujoco_dmc_envpool")
+    folder = tmp_path / "run"
+    main.main(["--env_name=Own-v2", "--vec=envpool", "--num_envs=4", "--num_steps=8", "--epochs=1",
+               "--hidden_sizes=8", "--total_steps=64", "--num_minibatches=2", "--eval_episodes=0",
+               "--video", f"--run_dir={folder}"])
+    said = capsys.readouterr()
+    assert said.out.endswith(f" play {folder} --view=network\n") and "video " in said.out
+    assert "cannot be shown" not in said.err
+    with pytest.raises(SystemExit):
+        main.main(["play", str(folder), f"--output={tmp_path / 'seen.png'}"])
+    assert "cannot be shown" in (err := capsys.readouterr().err)
+    assert err.endswith("  fix: --view=network\n")
 
 
 def test_after_an_interrupt_inside_a_step_another_pool_goes_on(trainer, pools):
@@ -276,19 +355,25 @@ def test_after_an_interrupt_inside_a_step_another_pool_goes_on(trainer, pools):
 
 
 @pytest.mark.parametrize("name, kwargs, text, fix", [
-    ("Chance-v3", {}, "EnvPool cannot make Chance-v3 .*: Chance-v3 is not supp", "--vec=workers"),
+    ("Chance-v3", {}, "EnvPool cannot make Chance-v3 .*: Chance-v3 is not supp",
+     "envpool.list_all_envs() has its ids"),
+    ("Own-v2", {"bogus": 1}, "EnvPool cannot make Own-v2 .*bogus", ""),
+    ("NoQt-v0", {}, "EnvPool cannot make NoQt-v0 .*apt install libqt5gui5", ""),
     ("Chance-v0", {"bogus": 1}, "EnvPool cannot make Chance-v0 .*bogus", "--vec=workers")])
 def test_what_a_pool_cannot_be_is_said_with_a_fix(trainer, pools, name, kwargs, text, fix):
     with pytest.raises(ConfigError, match=text) as raised:
         trainer(name, vec="envpool", env_kwargs=kwargs)
-    assert fix in fix_text(raised.value.fix, shell=True)
+    assert fix_text(raised.value.fix, shell=True) == fix
 
 
 def test_without_envpool_the_error_says_how_to_get_it(trainer, monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ConfigError, match="vec=envpool needs EnvPool") as raised:
         trainer("CartPole-v1", vec="envpool")
-    assert 'pip install "fastppo[envpool]"' in str(raised.value)
+    assert 'pip install "fastppo[envpool]"; or ' in str(raised.value)
+    with pytest.raises(ConfigError) as raised:
+        trainer("StarpilotEasy-v0", vec="envpool")
+    assert str(raised.value).endswith('\n  fix: pip install "fastppo[envpool]"')
 
 
 # ---- EnvPool itself, where it is installed -----------------------------------------------------
@@ -336,6 +421,35 @@ def test_envpools_reset_rows_are_not_valid(envpool, trainer, name):
         np.testing.assert_allclose(rollout.nxt.numpy()[cut],
                                    ppo.policy.value(rollout.obs[1:].numpy()[cut]), atol=1e-5)
     assert ppo.arena["length"].max() <= 60
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "CartpoleBalance-v1"])
+def test_envpools_ids_are_evaluated_from_a_file_as_in_the_run(envpool, trainer, tmp_path, name):
+    ppo = trainer(name, vec="envpool", max_episode_steps=60).learn(64)
+    ppo.save(tmp_path / "policy")
+    found = ppo.evaluate(4)
+    assert found.lengths.max() <= 60 and found.std > 0
+    np.testing.assert_array_equal(load(tmp_path / "policy").evaluate(episodes=4).returns,
+                                  found.returns)
+
+
+def test_envpools_procgen_has_the_levels_asked_for_and_a_preset(envpool, trainer, tmp_path):
+    try:
+        ppo = trainer("StarpilotEasy-v0", preset="auto", num_envs=2, num_steps=8, epochs=1,
+                      num_minibatches=1, max_episode_steps=9,
+                      env_kwargs={"num_levels": 3, "start_level": 100})
+    except ConfigError as error:
+        pytest.skip(error.what)  # it needs Qt
+    ppo.learn(16)
+    assert (ppo.config.model, ppo.config.vec) == ("impala", "envpool")
+    ppo.save(tmp_path / "policy")
+    other = factories_for(load(tmp_path / "policy"), env_kwargs={"num_levels": 1})
+    for factory, levels in ((ppo.source.factories[0], {100, 101, 102}), (other[0], {0})):
+        env = factory()
+        seen = {env.reset(seed=seed) and int(env.vector.info["level_seed"][0])
+                for seed in range(12)}
+        env.close()
+        assert seen == levels
 
 
 @pytest.mark.slow
