@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from fastppo.config import Config
+from fastppo.errors import ConfigError, Omit
 from fastppo.machine import kernels
 from fastppo.machine.shared_memory import Arena
 from fastppo.networks.frame_stacks import stacked_observations
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
+from fastppo.stepping.environments import ResetOptions
 from fastppo.stepping.replay import EnvSnapshots
 from fastppo.stepping.rewards import ReturnScaling, fill_rewards
 
@@ -61,10 +63,17 @@ class Collector:
         self.snapshots, self.progress = snapshots, Progress()
         self.rollout = as_rollout(arena, policy.observer.layout)
         self.started, self.prepared = False, -1
+        self.sent: ResetOptions = ()  # what `vec` knows
 
-    def collect(self) -> Rollout:
-        """The next rollout; after an interrupt, the rest of the same one."""
+    def collect(self, options: Any = None, total: int = 0) -> Rollout:
+        """The next rollout; after an interrupt, the rest of the same one.
+
+        Episodes that begin in it are reset with the reset_options `options`, of which a function
+        gets the progress to step `total`.
+        """
         iteration, step, _ = self.progress
+        if self.prepared != iteration and (options, self.snapshots.log.state.options) != (None, ()):
+            self._use_options(options, min(step / (total or 1), 1.0))
         observer = self.policy.observer
         if not self.started and observer.norm and not observer.count.item():
             steps = min(self.config.num_steps, WARMUP_STEPS)  # moments from a random rollout
@@ -87,7 +96,17 @@ class Collector:
         """Makes the next `collect` begin in new environments; a rollout begins again."""
         if self.started:
             self.snapshots.restore(self.progress)
-        self.started, self.prepared = False, -1
+        self.started, self.prepared, self.sent = False, -1, ()
+
+    def _use_options(self, options: Any, progress: float) -> None:
+        if not hasattr(self.vec, "use_options"):
+            raise ConfigError("there are reset_options, but a vector environment resets its"
+                              " environments itself", Omit("reset_options"))
+        log = self.snapshots.log
+        log.set_options(options, progress)
+        if self.sent is not log.state.options:
+            self.vec.use_options(log.state.options)
+            self.sent = log.state.options
 
 
 def prepare_rollout(arena: Arena) -> None:

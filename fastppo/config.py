@@ -10,7 +10,7 @@ A field knows all that other modules must know about it, see `setting`; they ask
 import copy
 import functools
 from dataclasses import dataclass, field, fields
-from typing import Any, Iterable, Literal
+from typing import Any, Callable, Iterable, Literal
 
 from fastppo.errors import ConfigError, Set
 from fastppo.settings import values as rules
@@ -61,6 +61,11 @@ class Config:
     command only, PPO must be given one [this project's first version]"""
     env_kwargs: dict[str, Any] | None = setting(None, rule=rules.OBJECT)
     """Keyword arguments for the environment; JSON on the command line"""
+    reset_options: dict[str, Any] | tuple | Callable | None = setting(
+        None, "resumable of_rank not_in_policy", rule=rules.OPTIONS)
+    """Options of the resets in training, `reset(options=...)`: JSON on the command line; in Python
+    a dict, a list of one for each environment, or a function that returns one of these for the
+    progress, from 0 to 1; none: no options, as in evaluations"""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated; none: the environment's own limit"""
     frame_stack: int = setting(1, "wrapper")
@@ -105,6 +110,9 @@ class Config:
     hidden_sizes: tuple[int, ...] = setting((64, 64), "of_network", rule=rules.numbers_from(1))
     """Units of each hidden layer; unused where an image is the only observation
     [Schulman 2017, section 6.1]"""
+    critic_hidden_sizes: tuple[int, ...] | None = setting(
+        None, "of_network", rule=rules.numbers_from(1))
+    """Units of each hidden layer of the critic; none: as hidden_sizes"""
     activation: Literal["tanh", "relu", "elu", "silu", "gelu", "leaky_relu"] = setting(
         "tanh", "of_network")
     """Activation of the hidden layers; the compiled kernels have tanh, relu and elu, the others run
@@ -348,6 +356,11 @@ class Config:
 
     def __post_init__(self):
         self._set(vars(self))
+
+    @property
+    def critic_sizes(self) -> tuple[int, ...]:
+        """Units of each hidden layer of the critic."""
+        return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
 
     def replace(self, **changes: Any) -> "Config":
         """A Config with some fields changed; what is not changed has been checked."""

@@ -44,6 +44,7 @@ class PPO(Run):
     clock: PartTimer  # seconds of each part of training
     hooks: Hooks  # the callbacks of the running `learn`
     total: int  # the step at which `learn` ends
+    reset_options: Any  # of the episodes that begin in the next iterations; see Config
     ranks: Any  # limits.OneProcess, or ranks.processes.Ranks under torchrun
     made: ExitStack  # closes all of them, the last first
     tf32: bool | None  # products of a GPU; None on the CPU
@@ -71,7 +72,7 @@ class PPO(Run):
         with self.clock("collect"), torch_threads(self.config.torch_threads, self.tf32):
             while True:
                 with restarted_on_fault(self):
-                    return self.collector.collect()
+                    return self.collector.collect(self.reset_options, self.total)
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Trains on a rollout; returns the losses as floats, means over minibatches."""

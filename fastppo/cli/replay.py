@@ -112,7 +112,7 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
         kwargs = stored_arguments(stored["env_name"], stored["env_kwargs"])
     factory = make_factory(options.env_name or stored["env_name"], stored["max_episode_steps"],
                            kwargs, **wrapping(stored))
-    envs = ReplayEnvs(factory, bundle.seed, bundle.place.env)
+    envs = ReplayEnvs(factory, bundle.seed, bundle.place.env, bundle.options)
     actions, taken = ActionMapping(envs.envs[0].action_space, bundle.form), bundle.history.actions
     if (taken.dtype, taken.shape[1:]) != (actions.store.dtype, actions.store.shape):
         envs.close()

@@ -54,8 +54,9 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         too_large = max(planes, 2) * height * width > kernels.MAX_WIDTH
         return f"images of this size: at most {kernels.MAX_WIDTH:,} numbers a layer" * too_large
     encoding = ObservationEncoding(seen)
-    widest = max(encoding.size, *config.hidden_sizes, head.size)
-    if len(config.hidden_sizes) > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
+    actor, critic = config.hidden_sizes, config.critic_sizes
+    widest, deepest = max(encoding.size, *actor, *critic, head.size), max(map(len, (actor, critic)))
+    if deepest > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
         return (f"networks of this size: at most {kernels.MAX_HIDDEN} layers of"
                 f" {kernels.MAX_WIDTH:,} units")
     # Kernels clamp all columns. Those that are not normalised are 0 or 1.

@@ -1,7 +1,7 @@
 """Preprocessing of images, and of actions that are repeated.
 
     ImagePreprocessing   the action repeated, then ImageView; stacking (wrappers.py) comes last
-    ImageView            an image in grey, then of another size
+    ImageView            the images of observations in grey, then of another size
 """
 
 import functools
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Space
+from gymnasium.spaces import Box, Dict, Space, Tuple
 
 from fastppo.errors import ConfigError, Omit
 from fastppo.machine import kernels
 from fastppo.settings.values import image_size
-from fastppo.spaces.leaves import Leaf, brief_text, channels_are_last, fitting_array
+from fastppo.spaces.leaves import Leaf, brief_text, build_structure, fitting_array, leaves
 from fastppo.spaces.observations import StoredLeaf
 
 # Of red, green and blue in grey [Gymnasium, GrayscaleObservation].
@@ -70,32 +70,59 @@ class ImagePreprocessing(gym.Wrapper):
 
 
 class ImageView:
-    """The images of a space in grey, or of another size; `space` is theirs, of uint8 or float32.
+    """Observations of a space with their images in grey, or of another size; `space` is theirs.
 
-    Grey is that of Gymnasium's GrayscaleObservation; floats are not cut to whole numbers. Each
-    pixel of another size is the mean over its area, see kernels.resize_area. Raises ConfigError for
-    a space of no images.
+    Images are the Boxes that convolutions can see, also those inside a Dict or Tuple, whose other
+    parts stay as they are. Raises ConfigError for a space without one, or for grey without one of
+    three channels.
     """
 
     def __init__(self, space: Space, options: ImageOptions):
-        bounds = isinstance(space, Box) and len(space.shape) in (2, 3) and all(space.shape) and \
-            StoredLeaf(Leaf((), space)).image_range
-        channels = bounds and space.shape[2 if channels_are_last(space.shape) else 0]
-        if not bounds or options.grayscale and channels != 3:
+        self.parts = [LeafView(leaf, options) for leaf in leaves(space)]
+        if not any(part.grey if options.grayscale else part.size for part in self.parts):
             name, what = ("grayscale", "an image of red, green and blue") if options.grayscale \
-                else ("resize", "one image")
-            raise ConfigError(f"{name} needs observations that are {what}, a Box of uint8 or of"
-                              " other numbers with three axes and the same finite bounds"
-                              f" everywhere; and these are {brief_text(space)}", Omit(name))
-        self.given, self.axis = space, 2 if channels_are_last(space.shape) else 0
-        self.grey, self.size = options.grayscale, image_size(options.resize)
-        self.flat = len(space.shape) == 2 or self.grey and space.dtype == np.uint8
-        example = self(np.zeros(space.shape, space.dtype))
-        self.space = Box(*bounds, example.shape, example.dtype.type)
+                else ("resize", "an image")
+            raise ConfigError(f"{name} needs {what} in the observations, a Box of uint8 or of other"
+                              " numbers with three axes and the same finite bounds everywhere; and"
+                              f" these are {brief_text(space)}", Omit(name))
+        self.space = space_of(build_structure(space, (part.space for part in self.parts)))
 
-    def __call__(self, obs: Any) -> np.ndarray:
-        """The view of one image; raises ValueError if that is not of the space."""
-        image = fitting_array(obs, "observation", self.given.shape, self.given.dtype)
+    def __call__(self, obs: Any) -> Any:
+        """The view of one observation; raises ValueError if an image is not of its space."""
+        return build_structure(self.space, (part(part.leaf.of(obs)) for part in self.parts))
+
+
+def space_of(parts: Any) -> Space:
+    """The space that is a structure of spaces, dicts and tuples; its order stays."""
+    if isinstance(parts, dict):
+        return Dict([(key, space_of(part)) for key, part in parts.items()])
+    return Tuple(map(space_of, parts)) if isinstance(parts, tuple) else parts
+
+
+class LeafView(StoredLeaf):
+    """The view of one leaf: an image in grey if it has three channels, then of another size.
+
+    Grey is that of Gymnasium's GrayscaleObservation; floats are not cut to whole numbers. Each
+    pixel of another size is the mean over its area, see kernels.resize_area.
+    """
+
+    def __init__(self, leaf: Leaf, options: ImageOptions):
+        super().__init__(leaf)
+        self.space, axes = leaf.space, len(self.shape)
+        channels = self.image_shape[0] if self.image_shape and axes < 4 else 0
+        self.axis = 0 if self.image_shape == self.shape else 2
+        self.grey = options.grayscale and channels == 3
+        self.size = image_size(options.resize) if channels else None
+        self.flat = axes == 2 or self.grey and self.dtype == np.uint8
+        if self.grey or self.size:
+            example = self(np.zeros(self.shape, leaf.space.dtype))
+            self.space = Box(*self.image_range, example.shape, example.dtype.type)
+
+    def __call__(self, value: Any) -> Any:
+        """The view of one value; raises ValueError if that is an image and not of the space."""
+        if not (self.grey or self.size):
+            return value
+        image = fitting_array(value, self.leaf, self.shape, self.leaf.space.dtype)
         planes = image[None] if image.ndim == 2 else np.moveaxis(image, self.axis, 0)
         if self.grey:
             red, green, blue = (plane * weight for plane, weight in zip(planes, RGB_WEIGHTS))

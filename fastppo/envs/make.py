@@ -95,13 +95,13 @@ class EnvFactory:
             raise ConfigError(f"{'preprocessing=atari' if games else 'frame_skip'} repeats an"
                               f" action, but {self.name} skips {skipped} frames itself",
                               "make it with a frameskip of 1" if games else Omit("frame_skip"))
+        if isinstance(getattr(env, "observation_space", None), gym.spaces.Dict):
+            env = read_mission(env)
         if games:
             env = atari.preprocess_atari(env, self.limit, games)
         else:
             env = env if images == UNCHANGED else ImagePreprocessing(env, images)
             env = gym.wrappers.TimeLimit(env, self.limit) if self.limit else env
-        if isinstance(getattr(env, "observation_space", None), gym.spaces.Dict):
-            env = read_mission(env)
         env = stack_frames(env, self.stack) if self.stack > 1 else env
         if games and games.lives and games.whole:
             env = atari.WholeGame(env)

@@ -57,7 +57,8 @@ def write_checkpoint(ppo, path: Path) -> None:
     # As it was given: what "auto" means is resolved again, for the machine that resumes. But it
     # keeps the device, because another one computes other bits.
     config = vars(ppo.source.config) | {"seed": ppo.config.seed, "run_dir": None,
-                                        "precision": ppo.config.precision}
+                                        "precision": ppo.config.precision,
+                                        "reset_options": ppo.reset_options}
     if config["device"] == "auto":
         config["device"] = ppo.config.device.partition(":")[0]  # each rank adds its own number
     public, tensors = public_config(ppo.config), {}

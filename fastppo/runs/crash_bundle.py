@@ -18,8 +18,8 @@ from fastppo.machine.file_access import CONTROL_CHARACTERS
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.tensor_file import join_tree, read_tensor_file, split_tree, write_tensor_file
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.stepping.environments import Environments, RunningEpisode
-from fastppo.stepping.replay import EpisodeHistory
+from fastppo.stepping.environments import Environments, ResetOptions, RunningEpisode
+from fastppo.stepping.replay import EpisodeHistory, read_options
 
 BUNDLE = ".bundle"
 BUNDLE_FORMAT = "fastppo bundle 1"
@@ -36,6 +36,7 @@ class CrashBundle(NamedTuple):
     history: EpisodeHistory  # its last action is that of the step that failed
     error: str
     fingerprint: dict[str, Any]
+    options: ResetOptions
 
 
 def bundle_name(place: FaultPlace) -> str:
@@ -58,7 +59,8 @@ def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
     texts = {"settings": {name: shown[name] for name in ENV_SETTINGS}, "seed": ppo.config.seed,
              "place": list(place), "form": form, "error": error,
              "history": split_tree(history[:-1], "history", tensors),
-             "fingerprint": fingerprint(ppo.config.torch_threads)}
+             "fingerprint": fingerprint(ppo.config.torch_threads),
+             "options": log.state.options}
     write_tensor_file(path, BUNDLE_FORMAT, tensors, texts, private=True)
 
 
@@ -72,7 +74,8 @@ def read_bundle(path: Path) -> CrashBundle:
         Config(**settings)  # refuses what no run has
         return CrashBundle(settings, int(texts["seed"]), FaultPlace(*map(int, texts["place"])),
                            texts["form"], EpisodeHistory(*map(int, numbers), actions.numpy()),
-                           str(texts["error"]).translate(CONTROL_CHARACTERS), texts["fingerprint"])
+                           str(texts["error"]).translate(CONTROL_CHARACTERS), texts["fingerprint"],
+                           read_options(texts.get("options", ())))
     except Exception as error:  # a file may hold anything
         raise CheckpointError(f"{path} holds an invalid bundle: {truncate_text(repr(error), 500)}",
                               "give a bundle that a run has written") from error
@@ -81,8 +84,9 @@ def read_bundle(path: Path) -> CrashBundle:
 class ReplayEnvs(Environments):
     """The environment of a bundle alone; its observations are checked and dropped."""
 
-    def __init__(self, factory: Factory, seed: int, number: int):
+    def __init__(self, factory: Factory, seed: int, number: int, options: ResetOptions = ()):
         super().__init__([factory], seed, number, name="replay, ")
+        self.options = options
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,

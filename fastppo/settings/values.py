@@ -207,6 +207,8 @@ WORKERS = Rule(lambda x: x == "auto" or FROM_0.is_valid(x), "a whole number, 0 o
 PRINTABLE = Rule(lambda x: isinstance(x, str) and x.isprintable(), "a string that can be printed")
 PATH = Rule(is_path, "the path of a folder")
 OBJECT = Rule(lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")
+OPTIONS = Rule(lambda x: callable(x) or all(map(OBJECT[0], x if isinstance(x, tuple) else (x,))),
+               "a dict by name, a list of one for each environment, or in Python a function")
 IMAGE_SIZE = Rule(image_size, "pixels of a side, from 1 to 9,999, or HEIGHTxWIDTH such as 64x96")
 STD = Rule(lambda x: re.fullmatch(r"\d+(\.\d+)?%", str(x)) or between(1e-17, 1e17)[0](x),
            "a number from 1e-17 to 1e17, or a percentage such as 10%")

@@ -1,5 +1,6 @@
 """Environments of one process: resets, running episodes, replay, and errors that name the place."""
 
+import copy
 import math
 import weakref
 from typing import Any, Callable, NamedTuple, Sequence
@@ -39,6 +40,8 @@ class EpisodeRules(NamedTuple):
 
 
 NO_RULES = EpisodeRules()
+# The options of resets from time to time: (step, None or a dict or one for each environment).
+ResetOptions = Sequence[tuple[int, Any]]
 OPEN: weakref.WeakSet = weakref.WeakSet()  # all Environments of this process
 
 
@@ -57,6 +60,7 @@ class Environments:
         self.note, self.name, self.rules = note, name, rules
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
         self.discarded = [(-1, 0)] * len(factories)  # last step that was, and how many in a row
+        self.options: ResetOptions = ()
         OPEN.add(self)
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
@@ -81,6 +85,8 @@ class Environments:
         """Resets environment e into `episode` and returns the info; `running` is replaced last."""
         if self.note is not None:
             self.note(-1, e)
+        if (given := options_at(self.options, self.first + e, episode.start)) is not None:
+            options = {"options": copy.deepcopy(given)}  # which an environment may change
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
             self.receive(e, obs, info, episode)
@@ -88,6 +94,10 @@ class Environments:
             raise self.fault(e, "reset()", error, episode) from error
         self.running[e] = episode
         return info
+
+    def use_options(self, history: ResetOptions) -> None:
+        """Makes later resets, also those of replays, have the options of a `history`."""
+        self.options = history
 
     def begin_next(self, e: int) -> None:
         """Begins the episode after the running one of environment e."""
@@ -156,6 +166,15 @@ class Environments:
         """Closes the environments; an error of one of them is printed."""
         OPEN.discard(self)
         faults.close_all(self.envs)
+
+
+def options_at(history: ResetOptions, env: int, start: int) -> dict[str, Any] | None:
+    """The options of the episode of environment `env` that begins with step `start`.
+
+    Those that were set at a step are of episodes that begin after it, or with step 0.
+    """
+    given = next((one for step, one in reversed(history) if step < max(start, 1)), None)
+    return given[env] if isinstance(given, (list, tuple)) else given
 
 
 def checked_reward(rew) -> float:

@@ -8,6 +8,7 @@ continues a rollout that was interrupted, and a run that was stopped.
                      `-> a checkpoint -> load -> begin, in another process
 """
 
+import json
 import logging
 import math
 import textwrap
@@ -17,10 +18,10 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import numpy as np
 
-from fastppo.errors import EnvError, Set
+from fastppo.errors import ConfigError, EnvError, Set
 from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.leaves import leaf_arrays
-from fastppo.stepping.environments import Environments, RunningEpisode, checked_reward
+from fastppo.stepping.environments import Environments, ResetOptions, RunningEpisode, checked_reward
 from fastppo.stepping.rewards import ReturnScaling
 from fastppo.stepping.rollout_recorder import RolloutViews, rows_by_step
 
@@ -61,6 +62,7 @@ class LogState(NamedTuple):
     episodes: np.ndarray  # i64 [e 4] the first four fields of the EpisodeHistory of each
     totals: np.ndarray  # f64 [e] the returns of these episodes
     rollouts: tuple[tuple[int, np.ndarray], ...] = ()  # (first step, act [t e ...]) of the earlier
+    options: ResetOptions = ()  # of these episodes, and of those that begin next
 
 
 class EpisodeLog:
@@ -87,7 +89,29 @@ class EpisodeLog:
         oldest = max(episodes[:, 3].min(), stop - self.limit)
         totals = np.where(self.views.length[-1] > 0, 0.0, self.views.total[-1])
         self.state = LogState(stop, episodes, totals, tuple(
-            (first, rows) for first, rows in rollouts if first + len(rows) > oldest))
+            (first, rows) for first, rows in rollouts if first + len(rows) > oldest),
+                              before.options)
+
+    def set_options(self, given: Any, progress: float) -> None:
+        """Makes the next episodes have the options `given`, of which a function gets the progress.
+
+        What no running episode needs is dropped. Raises ConfigError for what are no options.
+        """
+        state, count = self.state, len(self.state.episodes)
+        found = given(progress) if callable(given) else given
+        try:
+            found = json.loads(json.dumps(found))  # as a checkpoint holds them
+            each = found if isinstance(found, list) else [{} if found is None else found] * count
+            if [*map(type, each)] != [dict] * count:
+                raise TypeError
+        except (TypeError, ValueError):
+            raise ConfigError(f"reset_options are {found!r}, but must be a dict that JSON can hold,"
+                              f" or a list of one for each of {count} environments") from None
+        kept = [one for one in state.options if one[0] < state.step]
+        kept += [(state.step, found)] * (found != (kept[-1][1] if kept else None))
+        unused = sum(step < max(1, state.episodes[:, 3].min()) for step, _ in kept) - 1
+        if tuple(kept := kept[max(0, unused):]) != state.options:
+            self.state = state._replace(options=tuple(kept))
 
     def _episodes_at(self, stop: int) -> np.ndarray:
         """The `episodes` of LogState at step `stop` of the current rollout."""
@@ -121,7 +145,7 @@ class EpisodeLog:
 
     def histories(self, state: LogState) -> list[EpisodeHistory]:
         """The running episodes of all environments between two rollouts."""
-        stop, episodes, totals, rollouts = state
+        stop, episodes, totals, rollouts, _ = state
         rollouts = (*rollouts, (stop, self.views.act[:0]))  # for episodes without a step
         return [EpisodeHistory(*one, None if stop - one[3] > self.limit
                                else actions_between(rollouts, e, one[3], stop), total)
@@ -140,7 +164,7 @@ class EpisodeLog:
         for e, taken in enumerate(actions):
             taken = () if taken is None else taken
             rows[len(rows) - len(taken):, e] = np.reshape(taken, (-1, *act.shape[2:]))
-        self.state = LogState(resumed.step, episodes, totals, ((first, rows),))
+        self.state = LogState(resumed.step, episodes, totals, ((first, rows),), self.state.options)
         if restarted:
             log.warning("resumed, but not bit for bit: the running episodes of environments %s"
                         " could not be replayed, so new ones begin there",
@@ -304,6 +328,8 @@ class EnvSnapshots:
         if tree["step"]:
             check_alike([tree["actions"][:0]], [self.log.views.act[:0, 0]])
             self.resumed = resumed_episodes(tree, obs)
+            self.log.state = self.log.state._replace(options=read_options(
+                json.loads(tree.get("options", "[]"))))  # which older files lack
             self.log.resume(self.resumed, ())
             memory[...] = tree["memory"]
             self.last = EnvSnapshot(progress, tree["returns"], self.log.state, obs, tree["memory"])
@@ -318,7 +344,8 @@ def snapshot_tree(snapshot: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:
             "length": np.array([-1 if one.actions is None else len(one.actions)
                                 for one in histories], np.int64),
             "actions": np.concatenate(kept) if kept else log.views.act[:0, 0],
-            "obs": leaf_arrays(snapshot.obs), "memory": snapshot.memory}
+            "obs": leaf_arrays(snapshot.obs), "memory": snapshot.memory,
+            "options": json.dumps(snapshot.log.options)}
 
 
 def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
@@ -338,6 +365,11 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
     return ResumedEpisodes(int(tree["step"]), [
         EpisodeHistory(*map(int, one), None if count < 0 else taken, float(total))
         for one, count, taken, total in zip(episodes, length, actions, totals)], rows)
+
+
+def read_options(history: Iterable[Any]) -> ResetOptions:
+    """The history of reset options in a file; raises TypeError or ValueError if it is none."""
+    return tuple((int(step), given) for step, given in history)
 
 
 def check_alike(arrays: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:

@@ -22,6 +22,7 @@ from fastppo.networks.action_heads import Gaussian
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
 from fastppo.settings import known_names
 from fastppo.spaces.leaves import CHOICES, choice_counts, leaves, tree_map
+from fastppo.stepping.environments import ResetOptions, options_at
 from fastppo.stepping.rollout_recorder import EPISODE_WINDOW, MAX_INFO_KEYS, InfosByStep, read_infos
 
 MOST = 20  # metrics of one kind, and histograms
@@ -115,15 +116,21 @@ class EpisodeMetrics:
                   for total, length, infos in recent), int(count), tuple(map(str, names)),
             int(discarded))
 
-    def add(self, arena: Arena, iteration: int) -> None:
+    def add(self, arena: Arena, iteration: int, options: ResetOptions = ()) -> None:
         """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing.
 
-        An episode after which its game goes on, such as a lost life, is not counted.
+        An episode after which its game goes on, such as a lost life, is not counted. `options` are
+        those of the resets.
         """
-        known, length = self.state, arena["length"]
+        known, length, infos = self.state, arena["length"], read_infos(arena)
         discarded = (length > 0) & ~arena["valid"]  # no steps of the episodes that they end
+        for t, e in np.argwhere(length > 0).tolist() if options else ():
+            given = options_at(options, e, (iteration - 1) * len(length) + t + 1 - length[t, e])
+            infos.setdefault((t, e), {}).update({
+                f"{known_names.MEAN_RETURN}/{name}={value}": float(arena["total"][t, e])
+                for name, value in (given or {}).items() if isinstance(value, (int, str))})
         self.take(arena["total"], np.where(arena["same_game"], 0, length - discarded),
-                  read_infos(arena), iteration)
+                  infos, iteration)
         if discarded.any() and self.state is not known:
             self.state = self.state._replace(discarded=known.discarded + int(discarded.sum()))
 
@@ -164,7 +171,7 @@ class EpisodeMetrics:
             means["faults/discarded_steps"] = float(self.state.discarded)
         for name in self.state.names:
             if values := [info[name] for info in infos if name in info]:
-                means[f"env/{name}"] = float(np.mean(values))
+                means[name if name[:7] == "charts/" else f"env/{name}"] = float(np.mean(values))
         return means | self.faults
 
 

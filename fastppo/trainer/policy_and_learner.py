@@ -16,7 +16,7 @@ from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.shared_memory import Arena
 from fastppo.networks.action_heads import least_outputs, make_head
-from fastppo.networks.encoders import ActorCritic, make_encoder
+from fastppo.networks.encoders import ActorCritic, ImageEncoder, make_encoder
 from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
@@ -28,6 +28,7 @@ log = logging.getLogger("fastppo")
 
 # Bytes of a weight: itself, its gradient and Adam's two moments, in float32.
 WEIGHT_BYTES = 16
+MOST_DENSE = 5_000_000  # weights behind convolutions that are not worth a warning
 
 
 @default_torch()
@@ -88,7 +89,7 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
     final_tanh = head.means if config.final_tanh else None
     actor_body = make_encoder(seen, config, generator, config.actor_keys)
     critic_body = actor_body if config.shared_critic else make_encoder(
-        seen, config, generator, config.critic_keys)
+        seen, config.replace(hidden_sizes=config.critic_sizes), generator, config.critic_keys)
     kind = ActorCritic
     if config.rnn != "none":
         from fastppo.networks.recurrent import RecurrentActorCritic, RecurrentEncoder
@@ -106,13 +107,14 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
     encoding = ObservationEncoding(seen)
     # Of the hidden layers and the outputs; there are biases, too.
     plain = config.model == "mlp" and config.actor_keys is config.critic_keys is None
-    widths = [encoding.size * plain, *config.hidden_sizes]
     gates = {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
-    features = config.rnn_size if gates else widths[-1]
-    count = sum(a * b for a, b in pairwise(widths))
-    count += gates * config.rnn_size * (config.rnn_size + widths[-1])
-    count *= 1 if config.shared_critic else 2
-    count += features * least_outputs(seen.act_space)
+    actor, critic = ([encoding.size * plain, *sizes]
+                     for sizes in (config.hidden_sizes, config.critic_sizes))
+    features = config.rnn_size if gates else actor[-1]
+    count = features * least_outputs(seen.act_space)
+    for widths in [actor] if config.shared_critic else [actor, critic]:
+        count += sum(a * b for a, b in pairwise(widths))
+        count += gates * config.rnn_size * (config.rnn_size + widths[-1])
     if config.model in IMAGE_MODELS:
         from fastppo.networks.encoders import dense_weights
         count += sum(dense_weights(config.model, shape)
@@ -129,6 +131,12 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
 def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.OneProcess) -> Learner:
     """The learner that a resolved Config describes, with its optional parts attached."""
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
+    for part in policy.net.modules() if config.model in IMAGE_MODELS else ():
+        if isinstance(part, ImageEncoder) and part.dense[0].weight.numel() > MOST_DENSE:
+            log.warning("the dense layer behind the convolutions has %s weights, because images are"
+                        " large%s", f"{part.dense[0].weight.numel():,}",
+                        "\n  fix: resize=84" * (config.vec == "workers"))
+            break
     observer, place = policy.observer, None
     if observer.count.device.type == "cpu":  # they and the normaliser's snapshot are the arena's
         place = torch.from_numpy(arena["params"])

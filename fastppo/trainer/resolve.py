@@ -76,7 +76,8 @@ def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
     if model == "auto":
         model = "cnn" if "cnn" in models_for(largest_image(seen)) else "mlp"
     if shared is None:
-        shared = model in IMAGE_MODELS and config.actor_keys == config.critic_keys
+        shared = (model in IMAGE_MODELS and config.actor_keys == config.critic_keys
+                  and config.critic_hidden_sizes is None)
     config = config.replace(
         norm_rewards=normalises_rewards(config), model=model, shared_critic=shared,
         seed=secrets.randbits(31) if config.seed is None else config.seed,
@@ -100,7 +101,7 @@ def _suits_gpu(config: Config, seen: ObservationLayout) -> bool:
     if config.device_ids or config.learner == "graph" or config.precision == "tf32":
         return True
     on_cpu = config.learner == "kernel" or config.acting == "local"
-    return not on_cpu and (max(config.hidden_sizes, default=0) >= WIDE_LAYER
+    return not on_cpu and (max(config.hidden_sizes + config.critic_sizes, default=0) >= WIDE_LAYER
                            or _convolves(config, seen))
 
 

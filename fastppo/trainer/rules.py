@@ -188,8 +188,8 @@ CONFLICTS = [
                            f"distribution={value} has no use for it")),
     *_omitted("std distribution rpo_alpha", lambda c: c.sde, "sde explores with a gaussian of its"
               " own"),
-    *_omitted("layer_norm final_tanh actor_keys critic_keys rnn rnn_size hidden_sizes activation"
-              " sde", lambda c: c.model not in MODELS,
+    *_omitted("layer_norm final_tanh actor_keys critic_keys rnn rnn_size hidden_sizes"
+              " critic_hidden_sizes activation sde", lambda c: c.model not in MODELS,
               "it is for built-in networks, and the model is your own"),
     Conflict("adaptive_kl", lambda c: not isinstance(c.lr, (int, float)),
         "adaptive_kl={adaptive_kl} adapts the learning rate to the KL, but lr is the schedule"
@@ -206,6 +206,9 @@ CONFLICTS = [
     Conflict("shared_critic", lambda c: c.shared_critic and c.actor_keys != c.critic_keys,
         "actor and critic cannot share layers, because actor_keys and critic_keys differ",
         Set(shared_critic=False)),
+    Conflict("critic_hidden_sizes", lambda c: c.shared_critic,
+        "actor and critic share all layers but the last, so critic_hidden_sizes has no use",
+        (Omit("critic_hidden_sizes"), Set(shared_critic=False))),
     *(Conflict(name, lambda c: c.preprocessing != "atari", f"{name} is for preprocessing=atari",
           Set(**{name: default_of(name)}))
       for name in ("end_on_life_loss", "noop_max", "fire_on_reset")),

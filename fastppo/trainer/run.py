@@ -108,6 +108,7 @@ class Run:
         made.callback(source.close)
         self.ranks = made.enter_context(closing(joined_ranks(source.config)))
         self.config = config = source.resolved
+        self.reset_options = config.reset_options
         if self.ranks.size > 1:
             from fastppo.ranks.processes import check_same_settings
             check_same_settings(config, self.ranks)

@@ -171,6 +171,10 @@ class WorkerSerial(Serial):
         """Calls `begin` with the message in the mailbox; what it returns is the answer."""
         self.mailbox.write(pickle.dumps(self.begin(self.mailbox.read())))
 
+    def ask(self, number: int) -> None:
+        """Calls `use_options` with the message in the mailbox."""
+        self.use_options(self.mailbox.read())
+
 
 def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen: ObservationLayout,
                        acts: ActionMapping, seed: int, rules: EpisodeRules,

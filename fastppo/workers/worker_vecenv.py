@@ -1,9 +1,11 @@
 """The environments of a run in worker processes, with the interface of Serial."""
 
 import pickle
+from typing import Any, Sequence
 
 from fastppo.machine import global_rng
 from fastppo.stepping.actors import CentralActor, first_turn
+from fastppo.stepping.environments import ResetOptions
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.workers import protocol
 from fastppo.workers.protocol import worker_slices
@@ -34,14 +36,14 @@ class WorkerVecEnv:
         if self.central:
             self.central.iteration = None
         slices = worker_slices(len(team.factories), len(team.workers))
-        team.finish_last()  # after an interrupt, the command before may still run
-        for worker, (first, last) in zip(team.workers, slices):
-            worker.mailbox.write(pickle.dumps(resumed and resumed.part(first, last)))
-        self.begins += 1
-        team.run(protocol.START, self.begins)
+        self._send(protocol.START, [resumed and resumed.part(*one) for one in slices])
         for worker in team.workers:
             restarted += [worker.first_env - team.first + e for e in worker.mailbox.read()]
         return restarted
+
+    def use_options(self, history: ResetOptions) -> None:
+        """See Serial.use_options."""
+        self._send(protocol.ASK, [history] * len(self.team.workers))
 
     def rollout(self, iteration: int) -> None:
         """See Serial.rollout."""
@@ -58,6 +60,14 @@ class WorkerVecEnv:
     def close(self) -> None:
         """Stops the processes; always returns. A second call does nothing."""
         self.team.close()
+
+    def _send(self, command: int, messages: Sequence[Any]) -> None:
+        """Makes every worker run a command that reads its message."""
+        self.team.finish_last()  # after an interrupt, the command before may still run
+        for worker, message in zip(self.team.workers, messages):
+            worker.mailbox.write(pickle.dumps(message))
+        self.begins += 1
+        self.team.run(command, self.begins)
 
     def _infer(self, first: int) -> None:
         """Infers for one group of environments while the other one steps, from turn `first` on."""

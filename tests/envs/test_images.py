@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.wrappers import (
     FrameStackObservation,
     GrayscaleObservation,
@@ -18,14 +18,16 @@ from gymnasium.wrappers import (
 )
 from optional_packages import NEEDS_ALE, NEEDS_BOX2D
 
+from fastppo import load
 from fastppo.config import Config
 from fastppo.envs.atari import NOOP
 from fastppo.envs.images import ImageOptions, ImageView
-from fastppo.envs.make import FASTER, make_factory
+from fastppo.envs.make import FASTER, make_factory, wrapping
 from fastppo.envs.source import EnvSource
-from fastppo.errors import ConfigError, EnvError
+from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine import kernels
 from fastppo.networks.frame_stacks import FrameStacks
+from fastppo.spaces.leaves import leaves
 from fastppo.trainer.given_settings import config_for
 from fastppo.trainer.rollout_arrays import check_rollout
 
@@ -262,11 +264,102 @@ def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
     assert ran.stdout.strip() == "[]", ran.stderr
 
 
+PARTS = Dict([("screen", Box(0, 255, (50, 40, 3), np.uint8)), ("numbers", Box(-9, 9, (2,))),
+              ("depth", Box(0, 255, (50, 40), np.uint8)),
+              ("extra", Tuple([Box(0, 1, (3, 50, 40)), Discrete(4, start=1)]))])
+
+
+class Parts(Picture):
+    """A game's screen, its depths and its variables, and a Tuple of more, drawn at random."""
+
+    def __init__(self, space=PARTS):
+        super().__init__(space)
+
+    def _image(self):
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+
+class OneOf(gym.ObservationWrapper):
+    """One part of the observations."""
+
+    def __init__(self, env, *path):
+        super().__init__(env)
+        self.leaf = next(leaf for leaf in leaves(env.observation_space) if leaf.path == path)
+        self.observation_space = self.leaf.space
+
+    def observation(self, obs):
+        return self.leaf.of(obs)
+
+
+@pytest.mark.parametrize("path, grey", [(("screen",), True), (("depth",), False)])
+def test_an_image_inside_a_dict_is_what_gymnasiums_wrappers_make_of_it_alone(path, grey):
+    pytest.importorskip("cv2")
+    ours = OneOf(made(Parts, grayscale=True, resize=20, frame_stack=2), *path)
+    alone = OneOf(Parts(), *path)
+    alone = ResizeObservation(GrayscaleObservation(alone) if grey else alone, (20, 20))
+    theirs = FrameStackObservation(alone, 2)
+    assert ours.observation_space == theirs.observation_space
+    assert np.array_equal(ours.reset(seed=3)[0], theirs.reset(seed=3)[0])
+    for _ in range(4):
+        assert np.array_equal(ours.step(0)[0], theirs.step(0)[0])
+
+
+def test_parts_that_are_no_images_stay_as_they_are_and_are_stacked_as_gymnasium_stacks_them():
+    env, plain = made(Parts, grayscale=True, resize="20x10"), Parts()
+    stacked, theirs = made(Parts, frame_stack=3), FrameStackObservation(Parts(), 3)
+    obs, before = env.reset(seed=1)[0], plain.reset(seed=1)[0]
+    assert [*obs] == [*env.observation_space] == [*PARTS] and env.observation_space.contains(obs)
+    assert obs["numbers"].tobytes() == before["numbers"].tobytes()
+    assert obs["extra"][1] == before["extra"][1] and obs["extra"][0].shape == (1, 20, 10)
+    assert env.observation_space["numbers"] == PARTS["numbers"]
+    assert env.observation_space["extra"][1] == PARTS["extra"][1]
+    grey = made(Parts, grayscale=True)
+    assert grey.observation_space["depth"] == PARTS["depth"]
+    assert np.array_equal(grey.reset(seed=1)[0]["depth"], before["depth"])
+    assert stacked.observation_space == theirs.observation_space
+    assert same_structure(stacked.reset(seed=1)[0], theirs.reset(seed=1)[0])
+    assert same_structure(stacked.step(1)[0], theirs.step(1)[0])
+
+
+def same_structure(ours, theirs):
+    """True for the same arrays in the same structure of dicts and tuples."""
+    if isinstance(ours, dict):
+        return [*ours] == [*theirs] and all(same_structure(ours[key], theirs[key]) for key in ours)
+    if isinstance(ours, tuple):
+        return all(map(same_structure, ours, theirs))
+    return np.array_equal(ours, theirs)
+
+
+def test_images_inside_a_dict_are_trained_on_saved_and_evaluated_in_the_same_space(
+        trainer, tmp_path):
+    found, settings = [], dict(frame_skip=2, grayscale=True, resize=36, frame_stack=2, seed=1)
+    for workers in (0, 1, 3):
+        ppo = trainer(Parts, num_envs=3, num_workers=workers, **settings)
+        found.append([part.tobytes() for _ in range(2)
+                      for part in as_arrays(ppo.collect(), ppo.policy.observer.layout)])
+        assert ppo.config.model == "cnn"
+    assert found[0] == found[1] == found[2]
+    ppo.learn(64)
+    policy = load(ppo.save(tmp_path / "model.safetensors"))
+    env = make_factory(Parts, **wrapping(vars(policy.config)))()
+    assert policy.obs_space == env.observation_space == ppo.source.obs_space
+    assert env.action_space.contains(int(policy.predict(env.reset(seed=1)[0])))
+    assert ppo.evaluate(2).lengths.tolist() == [5, 5]  # nine frames
+
+
+def as_arrays(rollout, layout):
+    """The arrays of a rollout."""
+    return [*layout.split(rollout.obs), *(x.numpy() for x in rollout[1:])]
+
+
 @pytest.mark.parametrize("space, settings, said", [
-    (Box(0, 255, (128,), np.uint8), {"resize": 84}, r"resize needs .* one image.*\(128,\).*resize"),
+    (Box(0, 255, (128,), np.uint8), {"resize": 84}, r"resize needs an image .*\(128,\).*resize"),
     (Box(-np.inf, np.inf, (9, 9, 3)), {"resize": 84}, "resize needs"),
-    (Box(0, 255, (0, 40, 40), np.uint8), {"resize": 84}, "resize needs"),
-    (Dict(image=RGB), {"grayscale": True}, "grayscale needs.*leave grayscale out"),
+    (Box(0, 255, (0, 40, 40), np.uint8), {"resize": 84}, "are empty"),
+    (Dict(image=Box(0, 255, (21, 14), np.uint8), own=Box(0, 1, (3,))), {"grayscale": True},
+     "grayscale needs.*leave grayscale out"),
+    (Dict(own=Box(0, 1, (3,)), some=Discrete(3)), {"resize": 84}, "resize needs.*Discrete"),
     (Box(0, 255, (21, 14), np.uint8), {"grayscale": True}, "red, green and blue"),
     (Box(0, 255, (21, 14, 4), np.uint8), {"grayscale": True, "resize": 9}, "red, green and blue"),
     (RGB, {"resize": "84*84"}, "resize is '84.84', but must be pixels"),
@@ -278,7 +371,7 @@ def test_a_process_that_preprocesses_images_imports_neither_torch_nor_opencv():
     (RGB, {"grayscale": True, "resize": 9, "vec": "native"}, r"not from .*fix: vec=.workers.$"),
     (RGB, {"end_on_life_loss": True}, "fix: end_on_life_loss=False$")])
 def test_what_cannot_be_preprocessed_is_refused_with_a_fix(trainer, space, settings, said):
-    with pytest.raises(ConfigError, match=f"(?s){said}") as caught:
+    with pytest.raises((ConfigError, SpaceError), match=f"(?s){said}") as caught:
         trainer(lambda: Picture(space), **settings)
     assert "\n  fix: " in str(caught.value)
 

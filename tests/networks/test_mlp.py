@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from optional_packages import NEEDS_EXTENSION
 
-from fastppo import PPO
+from fastppo import PPO, load
+from fastppo.errors import ConfigError
 from fastppo.networks.encoders import ActorCritic, DenseEncoder
 
 
@@ -23,10 +24,44 @@ def test_auto_takes_the_kernels_as_far_as_they_serve(trainer, widths):
     ppo.update(ppo.collect())
 
 
-def test_auto_takes_torch_for_a_network_too_deep_for_the_kernels(trainer):
-    ppo = trainer("CartPole-v1", hidden_sizes=(8,) * 17, learner="auto", num_steps=1)
+@pytest.mark.parametrize("settings", [
+    {"hidden_sizes": (8,) * 17}, {"critic_hidden_sizes": (8,) * 17}])
+def test_auto_takes_torch_for_a_network_too_deep_for_the_kernels(trainer, settings):
+    ppo = trainer("CartPole-v1", **settings, learner="auto", num_steps=1)
     assert (ppo.config.acting, ppo.config.learner) == ("central", "torch")
     ppo.update(ppo.collect())
+
+
+@NEEDS_EXTENSION
+@pytest.mark.parametrize("critic", [(33, 5, 16), (70,), ()])
+@pytest.mark.parametrize("act_space", [Discrete(3), Box(-1, 1, (2,))], ids=["choices", "numbers"])
+def test_a_critic_of_other_widths_learns_in_the_kernels_what_it_learns_in_torch(
+        trainer, tmp_path, critic, act_space):
+    found = {}
+    for learner, workers in (("kernel", 0), ("kernel", 3), ("torch", 0)):
+        ppo = trainer(lambda: Chance(act_space=act_space), hidden_sizes=(16, 8), learner=learner,
+                      critic_hidden_sizes=critic, acting="local", num_workers=workers, epochs=2,
+                      num_minibatches=2)
+        assert ppo.policy.net.actor_body.widths[1:] == [16, 8]
+        assert ppo.policy.net.critic_body.widths[1:] == [*critic]
+        ppo.learn(96)
+        found[learner, workers] = ppo.learner.flat.values.numpy().copy()
+        again = load(ppo.save(tmp_path / "model.safetensors"))
+        obs = ppo.policy.obs_space.sample()
+        assert again.value(obs) == ppo.policy.value(obs)
+    assert np.array_equal(found["kernel", 0], found["kernel", 3])
+    np.testing.assert_allclose(found["kernel", 0], found["torch", 0], atol=1e-4)
+
+
+def test_a_critic_of_other_widths_shares_no_layers(trainer):
+    seen = Dict(eye=Box(0, 255, (40, 40), np.uint8), own=Box(-1, 1, (2,)))
+    net = trainer(lambda: Chance(seen), critic_hidden_sizes=(5,)).policy.net
+    assert net.actor_body is not net.critic_body
+    assert (net.actor_body.size, net.critic_body.size) == (8, 5)
+    with pytest.raises(ConfigError, match="(?s)share all layers but the last.*leave critic_hidden"):
+        trainer("CartPole-v1", shared_critic=True, critic_hidden_sizes=(8,))
+    with pytest.raises(ConfigError, match=r"critic_hidden_sizes is \(0,\), but must be such as"):
+        trainer("CartPole-v1", critic_hidden_sizes=(0,))
 
 
 def test_auto_takes_torch_for_more_choices_than_the_kernels_draw_from(trainer):

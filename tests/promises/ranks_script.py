@@ -17,14 +17,37 @@ from gymnasium.spaces import Box
 from fastppo import PPO
 from fastppo.machine import limits
 
-ENVS = {"numbers": partial(Chance, Box(-9, 9, (3,), np.float32)),
+
+class Level(Chance):
+    """Chance whose rewards are larger by the level in the options of its reset."""
+
+    def reset(self, *, seed=None, options=None):
+        """Takes the level."""
+        self.level = options["level"] if options else 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        """A reward of that level."""
+        obs, rew, *rest = super().step(action)
+        return obs, rew + self.level, *rest
+
+
+def levels(progress):
+    """Another level for each of six environments, all of them rising."""
+    return [{"level": e + int(8 * progress)} for e in range(6)]
+
+
+ENVS = {"levels": partial(Level, Box(-9, 9, (3,), np.float32)),
+        "numbers": partial(Chance, Box(-9, 9, (3,), np.float32)),
         "box": partial(Chance, act_space=Box(-2, 2, (2,), np.float32)),
         "images": partial(Chance, Box(0, 255, (40, 40), np.uint8), ends=0.05)}
 
 
 def trainer_of(case: dict) -> PPO:
     """The trainer of a case, whose environment is one of ENVS by its name."""
-    return PPO(ENVS[case["env"]], **{name: x for name, x in case.items() if name != "env"})
+    options = {"reset_options": levels} if case["env"] == "levels" else {}
+    return PPO(ENVS[case["env"]], **options, **{
+        name: x for name, x in case.items() if name != "env"})
 
 
 class Watch:

@@ -30,7 +30,7 @@ CASES = [
     dict(env="numbers"), dict(env="box", learner="torch", norm_rewards=True, target_kl=0.02),
     dict(env="numbers", learner="torch", norm_values=True, norm_advantages="rollout",
          num_microbatches=2),
-    dict(env="box", num_workers=2, norm_rewards=True),
+    dict(env="box", num_workers=2, norm_rewards=True), dict(env="levels", num_workers=2),
     dict(env="box", adaptive_kl=0.01, total_steps=240),  # its high rates magnify differences
     dict(env="numbers", num_minibatches=24),  # of two samples: some ranks have none of them
     dict(env="numbers", num_minibatches=24, learner="torch"),
