@@ -1,16 +1,23 @@
-"""Search for settings with Optuna; trials that learn slowly are stopped early.
+"""Search for settings with Optuna, on all cores; trials that learn slowly are stopped early.
 
 Install Optuna first: pip install optuna
 """
 
+import tempfile
+from multiprocessing import get_context
+from pathlib import Path
 from statistics import mean
 
 from fastppo import PPO
+from fastppo.machine.limits import usable_cores
 
 try:
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 except ImportError:
     raise SystemExit("this example needs Optuna: pip install optuna") from None
+
+TRIALS = 20
 
 
 def score(trial: optuna.Trial) -> float:
@@ -31,16 +38,36 @@ def score(trial: optuna.Trial) -> float:
             trial.report(mean(returns), len(returns))
             return not trial.should_prune()
 
-    for seed in (1, 2):
+    for seed in (1, 2):  # one process: trials side by side use the cores better than its workers
         with PPO("CartPole-v1", preset="none", seed=seed, num_envs=16, num_workers=0,
-                 total_steps=30_000, eval_interval=6_000, eval_episodes=10, **settings) as ppo:
+                 update_threads=1, total_steps=30_000, eval_interval=6_000, eval_episodes=10,
+                 **settings) as ppo:
             ppo.learn(callbacks=report)
         if trial.should_prune():
             raise optuna.TrialPruned
     return mean(returns)
 
 
-study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0),
-                            pruner=optuna.pruners.MedianPruner(n_startup_trials=5))
-study.optimize(score, n_trials=20)
-print(f"{study.best_value:.1f} with {study.best_params}")
+def study_in(file: Path, seed: int = 0) -> optuna.Study:
+    """The study that all processes share; each draws its trials with a seed of its own."""
+    return optuna.create_study(
+        storage=optuna.storages.JournalStorage(JournalFileBackend(str(file))),
+        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+        study_name="search", direction="maximize", load_if_exists=True)
+
+
+def search(file: Path, seed: int, trials: int) -> None:
+    """Run some of the trials."""
+    study_in(file, seed).optimize(score, n_trials=trials)
+
+
+if __name__ == "__main__":
+    cores = usable_cores()
+    shares = [TRIALS * (i + 1) // cores - TRIALS * i // cores for i in range(cores)]
+    with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(cores) as pool:
+        study = study_in(file := Path(folder, "journal"))
+        pool.starmap(search, [(file, i, share) for i, share in enumerate(shares) if share])
+        pruned = study.get_trials(states=[optuna.trial.TrialState.PRUNED])
+        print(f"{study.best_value:.1f} with {study.best_params}; {len(pruned)} of {TRIALS} trials"
+              " were stopped early")

@@ -15,6 +15,8 @@ TITLES = {"environments": "environments alone", "acting": "acting alone", "updat
 WHY = {"update": "the update", "acting": "acting", "stepping": "stepping the environments",
        "waiting": "waiting for the last worker", "reports": "metrics"}
 WIDTH = 120  # longest line of another system's error
+VOID = "void: other programs disturbed this; measure again"
+HIGHEST_SHARE, LOWEST_PART = 1.05, -0.005  # of what can be: of a limit; of the whole loop's time
 
 
 def costs(session: dict[str, Any], resets: float, epochs: float) -> dict[str, float]:
@@ -134,13 +136,15 @@ def text(found: dict[str, Any]) -> str:
 
 
 def answer(found: dict[str, Any]) -> list[str]:
-    """The speed of the fastest whole loop, and the parts of its time."""
+    """The speed of the fastest whole loop, and the parts of its time, or that they are void."""
     loop, seconds = found["best"], found["seconds"]
     count, whole = loop["processes"], sum(seconds.values())
     place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
-    parts = [f"{value / whole:.0%} {WHY[name]}" for name, value in seconds.items()]
-    return [f"fastest   {loop['median']:,.0f} steps per second, with {place}",
-            f"time      {', '.join(parts)}"]
+    parts = [f"{abs(value) / whole:.0%} {WHY[name]}" for name, value in seconds.items()]
+    speed = f"{loop['median']:,.0f} steps per second, with {place}"
+    sound = loop["share"] <= HIGHEST_SHARE, min(seconds.values()) >= LOWEST_PART * whole
+    return [f"fastest   {speed if sound[0] else VOID}",
+            f"time      {', '.join(parts) if sound[1] else VOID}"]
 
 
 def head(found: dict[str, Any]) -> list[str]:
@@ -178,8 +182,9 @@ def rows(found: dict[str, Any]) -> list[str]:
     last = ""
     for one in found["figures"]:
         title = TITLES[one["part"]] if one["part"] != last else ""
-        lines.append(f"{title:27}{one['processes'] or 'main':>9}   {_spread(one):36}"
-                     f"{one['limit']:>10,.0f}{one['share']:>8.0%}")
+        measured = VOID if one["share"] > HIGHEST_SHARE else \
+            f"{_spread(one):36}{one['limit']:>10,.0f}{one['share']:>8.0%}"
+        lines.append(f"{title:27}{one['processes'] or 'main':>9}   {measured}")
         last = one["part"]
     if found["peers"]:
         lines += ["", f"{'other systems':39}{spread:36}{'':10}{'fastppo':>8}"]

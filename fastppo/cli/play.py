@@ -10,7 +10,7 @@ from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.errors import ConfigError, Omit
 from fastppo.machine import limits
 from fastppo.machine.file_access import free_path
-from fastppo.machine.stderr import StatusLine, show_status
+from fastppo.machine.stderr import StatusLine, status_while
 from fastppo.settings.values import check_episodes, return_text
 
 
@@ -100,13 +100,13 @@ def write_video(policy, factory, seed: int, options: Play, path: Path, interrupt
             if moment.over:
                 status.clear()
                 print_end(moment)
-                show_status(f"writing {path}")  # unless another episode follows
             if interrupts.signum:
-                interrupts.stop_late = lambda: False  # writing may take longer than a frame
+                interrupts.stop_late = lambda: False  # encoding may take longer than a frame
             return bool(interrupts.signum)
+
         record_video(policy, factory, path, seed, options.episodes, not options.stochastic,
-                     options.view, options.caption, options.fps, report)
-    show_status("")
+                     options.view, options.caption, options.fps, report, encoding=lambda:
+                     status_while(f"encoding {frames:,} frames for {path}"))
     cut = ", the most that a video has" * (frames == FRAME_LIMIT)
     kind = "picture" if path.suffix.lower() == STILL_FORMAT else "video"
     print(f"{kind:<9} {path}   {frames:,} frames{cut}", flush=True)

@@ -167,7 +167,7 @@ def learn_and_save(ppo, folder: Path, interrupts: Interrupts, video: bool) -> di
         write_summary(folder, summary)
         if ended == "signal":
             shorten_waits(ppo.sinks)
-        ppo.close()  # its sinks print their last lines
+        ppo.close()
         print(*folded(ending_lines(summary, model)), sep="\n", flush=True)
         announce(ppo, *folded(best_line(summary, folder)))
         if ended != "done":

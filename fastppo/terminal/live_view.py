@@ -12,16 +12,15 @@ from rich.text import Text
 from fastppo.settings import known_names
 from fastppo.settings.known_names import EVAL_RETURN
 from fastppo.settings.values import return_text
-from fastppo.terminal.banner import folded
+from fastppo.terminal.hints import Hints, hint_line
 from fastppo.terminal.progress_lines import clock_time
-from fastppo.terminal.snapshot import REDRAWS, Hints, RunHistory, Snapshot, current_part
+from fastppo.terminal.snapshot import REDRAWS, CurrentPart, RunHistory, Snapshot
 
 LABEL = 10  # columns of the first word of a line
 PANEL_WIDTH = 100  # at most
 BLOCKS = "▁▂▃▄▅▆▇█"
 SOLVED = "green"
 Part = str | tuple[str, str]  # text, or (text, style)
-SHOWN_AFTER = 2.0  # seconds after which the time in the current part is shown
 
 
 def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
@@ -30,6 +29,9 @@ def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
     value = stats[known_names.EXPLAINED_VARIANCE]
     workers = f"{now.workers} worker{'s' * (now.workers != 1)}" if now.workers else "one process"
     memory = [f"{now.memory / 1e9:.1f} GB"] if now.memory else []
+    facts = [workers, *memory, f"lr {number(now.lr)}"]
+    while facts and len("   ".join([*facts, doing])) > width - LABEL:
+        facts.pop()
     return [
         progress_bar(now, width),
         line("return", return_parts(now), width),
@@ -43,7 +45,7 @@ def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
              width),
         line("losses", [f"{word} {number(stats[f'losses/{name}'])}" for word, name in (
             ("policy", "policy_loss"), ("value", "value_loss"), ("entropy", "entropy"))], width),
-        line("now", [workers, *memory, f"lr {number(now.lr)}", doing], width),
+        line("now", [*facts, doing], width),
     ]
 
 
@@ -139,12 +141,12 @@ class LiveView:
         self.history, self.hints = RunHistory(), Hints()
         self.live: Live | None = None
         self.now: Snapshot | None = None
-        self.message = ""
-        self.clock, self.due = None, 0.0
+        self.message, self.due = "", 0.0
+        self.part: CurrentPart | None = None
 
     def on_start(self, ppo) -> None:
         """Begins to draw."""
-        self.clock = ppo.clock
+        self.part = CurrentPart(ppo)
         self.history.begin(ppo)
         self.live = Live(self, console=self.console, refresh_per_second=REDRAWS)
         self.live.start()
@@ -153,12 +155,13 @@ class LiveView:
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Takes over the numbers of an iteration, if it is time; prints hints above the view."""
         self.history.add(ppo.step, stats)
-        if time.monotonic() < self.due and ppo.step < ppo.total and EVAL_RETURN not in stats:
-            return
-        self.due = time.monotonic() + 1 / REDRAWS
-        self.now = self.history.snapshot(ppo, stats)
-        for text in self.hints.take(self.now):
-            self.console.print(Text(folded([f"hint      {text}"])[0], style="yellow"))
+        found = self.hints.new(self.hints.of_learning(ppo, stats))
+        if time.monotonic() >= self.due or ppo.step >= ppo.total or EVAL_RETURN in stats:
+            self.due = time.monotonic() + 1 / REDRAWS
+            self.now = self.history.snapshot(ppo, stats)
+            found += self.hints.new(self.hints.of_speed(self.now))
+        for text in found:
+            self.console.print(Text(text, "yellow"))
 
     def say(self, text: str) -> None:
         """Shows `text` in the view from the next redraw on; for signal handlers, it only stores."""
@@ -178,14 +181,7 @@ class LiveView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The lines as they are now."""
-        doing = self.message or self._doing()
-        lines = [line("now", [doing or "starting"], options.max_width)] if self.now is None else \
-            panel(self.now, doing, options.max_width)
-        yield Text("\n").join(lines)
-
-    def _doing(self) -> str:
-        """The part that the run is in, with its seconds if it takes long."""
-        if not self.clock:
-            return ""
-        name, seconds = current_part(self.clock)
-        return f"{name} {seconds:.0f} s" if name and seconds > SHOWN_AFTER else name
+        doing = self.message or (self.part.text() if self.part else "") or "starting"
+        yield Text("\n").join(panel(self.now, doing, options.max_width) if self.now else [
+            line("now", [doing], options.max_width),
+            *[Text(hint_line(text), "yellow") for text in (self.part.hint() if self.part else ())]])

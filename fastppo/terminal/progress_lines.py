@@ -1,15 +1,14 @@
 """Progress as plain lines."""
 
 import math
-import threading
 import time
-from typing import Any
+from threading import Event, Thread
 
 from fastppo.machine.stderr import LINE_SECONDS
 from fastppo.settings.known_names import EVAL_RETURN, KL, MEAN_RETURN, SPEED
 from fastppo.settings.values import return_text
-from fastppo.terminal.banner import folded
-from fastppo.terminal.snapshot import Hints, RunHistory, current_part
+from fastppo.terminal.hints import Hints
+from fastppo.terminal.snapshot import CurrentPart, RunHistory
 
 FIRST_SECONDS = 1.0
 
@@ -17,44 +16,45 @@ FIRST_SECONDS = 1.0
 class ProgressLines:
     """Prints a line after a second, every few seconds, after an evaluation, and at the end.
 
-    A thread prints the part of an iteration that takes long. A hint comes below a line.
+    A thread prints how far a part of an iteration is that takes long. A hint has a line of its own.
     """
 
     def __init__(self):
         self.due, self.line, self.first = time.monotonic() + FIRST_SECONDS, "", True
         self.history, self.hints = RunHistory(), Hints()
-        self.said, self.over = 0.0, threading.Event()
+        self.said, self.over = 0.0, Event()
 
     def on_start(self, ppo) -> None:
         """Begins to look for hints, and for iterations that take long."""
         self.history.begin(ppo)
-        self.said, self.over = time.monotonic(), threading.Event()
-        threading.Thread(target=self._watch, args=(ppo.clock, self.over), daemon=True).start()
+        self.said, self.over = time.monotonic(), Event()
+        Thread(target=self._watch, args=(CurrentPart(ppo), self.over), daemon=True).start()
 
     def __call__(self, ppo, stats: dict[str, float]) -> None:
         """Prints a line if it is due, if training is done, or after an evaluation."""
+        found = self.hints.new(self.hints.of_learning(ppo, stats))
         self.line = progress_line(ppo.step, ppo.total, stats, forecast=not self.first)
         if time.monotonic() >= self.due or ppo.step >= ppo.total or EVAL_RETURN in stats:
             self._print()
-            for text in self.hints.take(self.history.snapshot(ppo, stats)):
-                print(*folded([f"hint      {text}"]), flush=True)
+            found += self.hints.new(self.hints.of_speed(self.history.snapshot(ppo, stats)))
+        print("".join(f"{text}\n" for text in found), end="", flush=True)
 
     def on_end(self, ppo) -> None:
+        """Ends the thread, and prints the last line, unless it was printed."""
+        self.close()
+        self._print()
+
+    def close(self) -> None:
         """Ends the thread."""
         self.over.set()
 
-    def close(self) -> None:
-        """Prints the last line, unless it was printed."""
-        self.over.set()
-        self._print()
-
-    def _watch(self, clock: Any, over: threading.Event) -> None:
+    def _watch(self, part: CurrentPart, over: Event) -> None:
         """Prints the part that the run is in, where no line has come for long."""
         while not over.wait(1.0):
-            name, seconds = current_part(clock)
-            long = seconds >= LINE_SECONDS / 2  # else the next line comes soon
-            if name and long and time.monotonic() - self.said >= LINE_SECONDS:
-                print(f"{name} for {seconds:.0f} s", flush=True)
+            text, long = part.text(), part.seconds >= LINE_SECONDS / 2  # else a line comes soon
+            if text and long and time.monotonic() - self.said >= LINE_SECONDS:
+                hints = self.hints.new(("rollout", text) for text in part.hint())
+                print(text, *hints, sep="\n", flush=True)
                 self.said = time.monotonic()
 
     def _print(self) -> None:

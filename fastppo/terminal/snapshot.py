@@ -1,4 +1,4 @@
-"""A run after an iteration, as the numbers that a display shows, and the hints they call for."""
+"""A run as what a display shows of it: numbers after an iteration, and how far that is within."""
 
 import collections
 import functools
@@ -6,26 +6,25 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, Iterator, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
+from fastppo.collect import WARMUP_STEPS
 from fastppo.machine import limits
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
-from fastppo.settings.known_names import ASIDE, EPISODES, EVAL_RETURN, KL, MEAN_RETURN, SPEED
+from fastppo.settings.known_names import ASIDE, EVAL_RETURN, MEAN_RETURN, SPEED
 from fastppo.update.arithmetic import flops, peak
 
 PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
-              "video": "recording"}  # of a Clock
+              "video": "recording"}  # of a PartTimer
 REDRAWS = 2  # a second; as many snapshots are taken
 WINDOW_SECONDS = 10.0  # of the current speed
 PARTS = "environment", "policy", "advantages", "update"  # of training
-BOTTLENECK = 0.6  # share of the time
-BUSY = 0.7  # other programs for each core
-SETTLED = 20  # snapshots after which shares of the time are believed
-HIGH_KL, KL_LOOKS = 0.05, 5
-LONG_EPISODE = 200_000  # steps without the end of an episode
+SHOWN_AFTER = 2.0  # seconds after which the time in a part, or its steps, are shown
+MEASURED_AFTER, LONG_ROLLOUT = 5.0, 60.0  # seconds of a first rollout, and of one that is long
+FEWEST_STEPS = 16  # num_steps that is proposed
 
 
 class Snapshot(NamedTuple):
@@ -140,9 +139,51 @@ def spent_in(part: str, before: Moment, now: Moment) -> float:
     return now.seconds.get(part, 0.0) - before.seconds.get(part, 0.0)
 
 
-def current_part(clock) -> tuple[str, float]:
-    """What a run does now, as its Clock says, and for how many seconds; "" between the parts."""
-    return PART_NAMES.get(clock.part, clock.part), time.monotonic() - clock.since
+class CurrentPart:
+    """The part of an iteration that a run is in; of a rollout that takes long, also its steps.
+
+    They are counted where a display asks, so a step costs nothing: in the rollout the rows whose
+    action is chosen have a `logp`, in the warm-up before the first one an `act`.
+    """
+
+    def __init__(self, ppo):
+        own = ppo.ranks.own(ppo.config.num_envs)
+        # Arrays, because the thread of a display may ask when the run has closed its arena.
+        self.logp, act = (ppo.arena[name][:, own.start:own.stop] for name in ("logp", "act"))
+        self.act = act[:WARMUP_STEPS].reshape(-1, len(own), math.prod(act.shape[2:]))[..., 0]
+        self.ppo, self.clock, self.speed = ppo, ppo.clock, 0.0  # of the rollout, steps per second
+        self.first = None, 0.0, 0  # look at this rollout or warm-up: which, time, count
+
+    @property
+    def seconds(self) -> float:
+        """The seconds in this part."""
+        return time.monotonic() - self.clock.since
+
+    def text(self) -> str:
+        """What the run does; if that takes long, also how far it is, or for how many seconds."""
+        part, now, warming = self.clock.part, time.monotonic(), self.ppo.collector.prepared < 0
+        name = PART_NAMES.get(part, part)
+        if not part or self.seconds < SHOWN_AFTER:
+            return name
+        rows, which = self.act if warming else self.logp, (warming, self.clock.since)
+        count = int((~np.isnan(rows) & (rows != -1)).sum()) if part == "collect" else 0
+        self.first = self.first if self.first[0] == which else (which, now, count)
+        self.speed = speed = (count - self.first[2]) / max(now - self.first[1], 1e-9)
+        if not speed:
+            return f"{name} {self.seconds:.0f} s"
+        return (f"{'warming up' if warming else name} {count:,} of {rows.size:,} steps,"
+                f" {speed:,.{int(speed < 10)}f} steps/s, {(rows.size - count) / speed:,.0f} s left")
+
+    def hint(self) -> list[str]:
+        """The num_steps with which a first rollout of over a minute takes less, if it is known."""
+        (length, envs), seconds = self.logp.shape, self.logp.size / (self.speed or math.inf)
+        if self.ppo.progress.iteration or seconds <= LONG_ROLLOUT \
+                or time.monotonic() - self.first[1] < MEASURED_AFTER:
+            return []
+        steps = 1 << int(math.log2(max(FEWEST_STEPS, length * LONG_ROLLOUT / seconds,
+                                       2 * self.ppo.config.num_minibatches / envs)))
+        return [f"the first rollout of {length * envs:,} steps takes {seconds:,.0f} s;"
+                f" --num_steps={steps}: {seconds * steps / length:,.0f} s"] * (steps < length)
 
 
 def thinned(points: list[tuple[int, float]], most: int = 400) -> list[tuple[int, float]]:
@@ -203,40 +244,3 @@ def memory_of(ppo) -> int | None:
     except (OSError, ValueError):  # not Linux, or a worker that has just ended
         return None
     return (private + shared) * page
-
-
-class Hints:
-    """Finds the hints that a new snapshot calls for.
-
-    `looks` counts the snapshots, `high_looks` those with a high KL in a row until now.
-    """
-
-    def __init__(self):
-        self.looks, self.high_looks, self.said = 0, 0, set()
-
-    def take(self, now: Snapshot) -> list[str]:
-        """The hints that were not found before."""
-        self.looks += 1
-        self.high_looks = self.high_looks + 1 if now.stats[KL] > HIGH_KL else 0
-        found = {subject: text for subject, text in self._found(now) if subject not in self.said}
-        self.said |= {*found}
-        return [*found.values()]
-
-    def _found(self, now: Snapshot) -> Iterator[tuple[str, str]]:
-        """(subject, hint) of all that can be said now."""
-        if self.looks >= SETTLED and now.others > BUSY:
-            yield "cores", ("other programs use these cores, which slows this run; a limit assumes"
-                            " they are free")
-        elif self.looks >= SETTLED and now.shares.get("environment", 0.0) >= BOTTLENECK:
-            workers = max(1, now.workers)
-            more = f"{workers} of {now.cores} cores: --num_workers={now.cores}" \
-                if workers < now.cores else \
-                f"{now.cores} cores: more workers cannot help, a faster environment can"
-            yield "environment", (f"{now.shares['environment']:.0%} of the time is environment"
-                                  f" stepping on {more}")
-        if self.high_looks >= KL_LOOKS:
-            yield "kl", (f"the KL stays above {HIGH_KL}, now {now.stats[KL]:.2f}:"
-                         f" try --lr={now.lr / 3:.0e}")
-        if now.step >= LONG_EPISODE and not now.stats.get(EPISODES):
-            yield "episodes", (f"no episode has ended in {now.step:,} steps:"
-                               " --max_episode_steps=1000 truncates them")

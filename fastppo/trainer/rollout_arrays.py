@@ -1,6 +1,7 @@
 """The arrays of a run's shared memory, and the check of a rollout that is given to an update."""
 
 import logging
+import math
 from functools import partial
 from typing import Any
 
@@ -14,11 +15,13 @@ from fastppo.errors import InputError
 from fastppo.machine.shared_memory import Arena, Spec
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
+from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaves, tree_map
 from fastppo.stepping.rollout_recorder import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
 
 log = logging.getLogger("fastppo")
+LARGE = 100.0  # observations
 
 
 def make_arena(config: Config, policy: Policy) -> Arena:
@@ -92,7 +95,7 @@ def check_rollout(ppo, rollout: Rollout) -> None:
     if not ppo.progress.iteration:
         raise InputError("update was given a rollout before this trainer has collected one", fix)
     if rollout is ppo.rollout:
-        warn_of_observations(rollout, policy)
+        warn_of_observations(rollout, policy, ppo.config.norm_obs)
         return
     axes = getattr(rollout.raw, "shape", ())
     spec = rollout_spec(policy, *(axes if len(axes) == 2 else (0, 0)))
@@ -106,11 +109,11 @@ def check_rollout(ppo, rollout: Rollout) -> None:
                              f" {expected}", fix)
 
 
-def warn_of_observations(rollout: Rollout, policy: Policy) -> None:
+def warn_of_observations(rollout: Rollout, policy: Policy, norm_obs: bool) -> None:
     """Warns of numbers that a network sees badly; they are taken as they are.
 
-    Those are floats outside the bounds of their space, and large numbers that float32 rounds to the
-    same few.
+    Those are floats outside the bounds of their space, large ones that are not normalised, and
+    larger ones that float32 rounds to the same few.
     """
     for leaf in leaves(policy.observer.layout.space):
         space = leaf.space
@@ -122,12 +125,31 @@ def warn_of_observations(rollout: Rollout, policy: Policy) -> None:
             log.warning("the %s leaves the bounds of its space, %s: it has values from %g to %g"
                         "\n  fix: declare these bounds in observation_space, or clip to its own",
                         leaf, space, low.min(), high.max())
+        if not norm_obs and (most := max(-low.min(), high.max())) > LARGE:
+            log.warning("the %s reaches %g, where a network learns best from numbers near 1, and"
+                        " norm_obs is off\n  fix: norm_obs=True", leaf, most)
         step = np.spacing(np.maximum(abs(low), abs(high)), dtype=np.float32)
         alike = (step > 1) & (high - low < 16 * step) & (space.dtype != np.float32)
         if alike.any():
             log.warning("the %s has numbers near %g, of which float32 keeps multiples of %g only:"
                         " smaller differences are not seen\n  fix: subtract a constant from it in"
                         " the environment", leaf, high[alike].flat[0], step[alike].flat[0])
+
+
+def warn_of_actions(policy: Policy, config: Config) -> None:
+    """Warns of a Box of actions whose range does not fit their noise, if action_scaling helps.
+
+    Where the noise is given by `std` or depends on the state by `sde`, nothing is said.
+    """
+    std = math.exp(config.log_std_init)
+    if policy.head.bounds_map != "clip" or config.sde or config.std or not 0.1 < std < 40:
+        return
+    for low, high in (bounds_of(leaf.space) for leaf in leaves(policy.act_space)
+                      if isinstance(leaf.space, Box)):
+        half = high / 2 - low / 2
+        for odd in half[(half > 10 * std) & (half < np.inf) | (half < std / 40) & (half > 0)][:1]:
+            log.warning("actions have a range of %g, which does not fit their standard deviation"
+                        " of %g\n  fix: action_scaling=True", 2 * odd, std)
 
 
 def _describe_tensor(here: set[torch.device], x: Any) -> str:

@@ -14,7 +14,7 @@ import importlib.util
 import io
 from itertools import islice
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, ContextManager, Iterator
 
 from PIL import Image
 
@@ -157,15 +157,17 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
                  deterministic: bool = True, view: View | None = "env", caption: bool = True,
                  fps: float | None = None,
                  report: Callable[[WatchedMoment], Any] = lambda moment: None,
-                 frames: int | None = None) -> Path:
+                 frames: int | None = None,
+                 encoding: Callable[[], ContextManager] = contextlib.nullcontext) -> Path:
     """Writes a video of episodes to `path`, a .mp4 or .webp file, and returns the path.
 
     They are the episodes of `evaluate` with the same `seed`, in an environment of `factory` made
     with render_mode="rgb_array", except for the view "network" (None: that where no frames are
     drawn, else "env"); a frame for each observation, at most `frames` (None: FRAME_LIMIT). `fps`:
     frames per second, None for the environment's own rate. `report` is called for every frame, and
-    ends the video if it returns True. Raises ConfigError if the environment does not render, or if
-    the file cannot be written; EnvError if the environment fails.
+    ends the video if it returns True; `encoding` is a block around what follows the last frame.
+    Raises ConfigError if the environment does not render, or if the file cannot be written;
+    EnvError if the environment fails.
     """
     with contextlib.ExitStack() as stack:
         mode = None if view == "network" else FRAMES
@@ -179,6 +181,8 @@ def record_video(policy: Policy, factory: EnvFactory, path: Path, seed: int = 0,
             append(painter.paint(moment))
             if report(moment):
                 break
+        with encoding():
+            stack.close()
     return path
 
 

@@ -121,7 +121,9 @@ def test_processes_can_use_no_more_cores_than_there_are(count, cores):
 
 
 def test_the_parts_of_a_step_add_up_to_its_time():
-    found = table.session_report(made([2e5], update=1e-6, collect=1.9e-6, busy=1.8e-6))
+    held = made([2e5], update=1e-6, collect=3.84e-6, busy=3.74e-6)
+    next(one for one in held["measured"] if one["part"] == "acting")["rounds"][0]["rate"] = 1e6
+    found = table.session_report(held)
     seconds = found["seconds"]
     assert sum(seconds.values()) == pytest.approx(1 / found["best"]["median"])
     assert [*seconds] == sorted(seconds, key=lambda name: -seconds[name])
@@ -129,7 +131,22 @@ def test_the_parts_of_a_step_add_up_to_its_time():
     assert all(len(line) <= 120 for line in table.text(found).splitlines())
     assert table.text(found).startswith(
         "fastest   200,000 steps per second, with 2 worker processes\n")
-    assert "\ntime      100% acting, 42% metrics, 20% the update, 2% waiting" in table.text(found)
+    assert ("\ntime      55% stepping the environments, 20% the update, 20% acting, 3% metrics, 2%"
+            " waiting for the last worker\n") in table.text(found)
+
+
+def test_what_cannot_be_is_not_printed_because_other_programs_disturbed_it():
+    held = made([2e5])  # acting alone takes as long as the whole loop
+    lines = table.text(table.session_report(held)).splitlines()
+    assert lines[:2] == ["fastest   200,000 steps per second, with 2 worker processes",
+                         "time      void: other programs disturbed this; measure again"]
+    for rate, void in ((1.04, False), (1.06, True)):  # of the limit, 2 / 2.65 us
+        held["measured"][-1]["rounds"][0]["rate"] = rate * 2 / 2.65e-6
+        lines = table.text(table.session_report(held)).splitlines()
+        row, = (line for line in lines if line.startswith("whole loop "))
+        assert (table.VOID in row, f"{rate:.0%}" in row) == (void, not void)
+        assert (lines[0] == f"fastest   {table.VOID}") is void
+        assert all(len(line) <= 120 for line in lines)
 
 
 def test_another_systems_ratio_is_of_the_medians_of_what_it_does():

@@ -102,6 +102,19 @@ def test_the_most_frames_are_told(run, monkeypatch, capsys):
     assert frames("a.webp")[0] == 4
 
 
+def test_encoding_is_told_while_it_lasts(run, monkeypatch, capsys):
+    monkeypatch.setattr(limits, "is_terminal", lambda stream: True)
+    save, told = recorder.PackedFrames.save, []
+
+    def slow(*args, **named):
+        told.append(capsys.readouterr().err)
+        return save(*args, **named)
+    monkeypatch.setattr(recorder.PackedFrames, "save", slow)
+    main.main(["play", "run", "--output=a.webp", "--max_episode_steps=3"])
+    assert told[0].endswith("encoding 4 frames for a.webp")
+    assert capsys.readouterr().err.endswith("\r\033[K")  # it is removed
+
+
 def test_with_a_display_there_is_a_window_and_no_file(run, monkeypatch, capsys):
     monkeypatch.setenv("DISPLAY", ":99")
     main.main(["play", "run", "--max_episode_steps=3"])

@@ -12,10 +12,11 @@ from rich.console import Console
 
 from fastppo.config import Config
 from fastppo.machine import limits
-from fastppo.terminal import live_view, snapshot
+from fastppo.terminal import hints, live_view
+from fastppo.terminal.hints import Hints
 from fastppo.terminal.live_view import LiveView
 from fastppo.terminal.snapshot import (
-    Hints,
+    CurrentPart,
     Moment,
     RunHistory,
     Snapshot,
@@ -201,14 +202,15 @@ def test_the_limit_of_a_run_never_falls(trainer, monkeypatch):
 
 def looks(now, count):
     found = Hints()
-    return [text for _ in range(count) for text in found.take(now)]
+    return [text.removeprefix("hint      ").replace("\n          ", " ")
+            for _ in range(count) for text in found.new(found.of_speed(now))]
 
 
 def test_environments_as_bottleneck_are_said_once_with_what_helps():
     assert looks(NOW, 60) == ["61% of the time is environment stepping on 2 cores: more workers"
                               " cannot help, a faster environment can"]
     assert looks(NOW._replace(workers=0), 60)[0].endswith("on 1 of 2 cores: --num_workers=2")
-    assert looks(NOW, snapshot.SETTLED - 1) == []
+    assert looks(NOW, hints.SETTLED - 1) == []
     assert looks(NOW._replace(shares={"environment": 0.59}), 60) == []
 
 
@@ -226,13 +228,6 @@ def test_the_load_of_others_is_that_beyond_this_run(monkeypatch, load, cores, ot
     assert load_of_others(config, cores) == pytest.approx(others)
 
 
-def test_a_kl_that_stays_high_is_said_with_a_lower_learning_rate():
-    high = NOW._replace(stats=STATS | {"losses/approx_kl": 0.09}, shares={}, lr=3e-4)
-    assert looks(high, 10) == ["the KL stays above 0.05, now 0.09: try --lr=1e-04"]
-    found = Hints()
-    assert [found.take(high if i % 5 else NOW._replace(shares={})) for i in range(20)] == [[]] * 20
-
-
 def test_episodes_that_never_end_are_said():
     endless = NOW._replace(step=200_000, shares={},
                            stats={n: x for n, x in STATS.items() if n != "charts/episodes"})
@@ -244,10 +239,10 @@ def test_episodes_that_never_end_are_said():
 def test_progress_as_lines_says_a_hint_once(trainer, monkeypatch, capsys):
     for name in ("FIRST_SECONDS", "LINE_SECONDS"):
         monkeypatch.setattr(f"fastppo.terminal.progress_lines.{name}", 0.0)
-    monkeypatch.setattr("fastppo.terminal.snapshot.HIGH_KL", -1.0)
-    trainer(Constant, progress="lines").learn(320)
+    monkeypatch.setattr("fastppo.terminal.hints.ALIKE_STEPS", 100)
+    trainer(Constant, progress="lines").learn(400)
     said = re.findall("hint .*", capsys.readouterr().out)
-    assert len(said) == 1 and said[0].startswith("hint      the KL stays above")
+    assert len(said) == 1 and said[0].startswith("hint      each reward of 128 steps was ")
 
 
 # ---- the terminal --------------------------------------------------------------------------------
@@ -272,7 +267,8 @@ def test_the_view_shows_a_run_and_leaves_its_last_lines(trainer):
 def test_a_hint_that_is_folded_stands_below_its_beginning(trainer, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     view, out = view_on(60)
-    monkeypatch.setattr(view.hints, "take", lambda now: ["more workers cannot help here " * 2])
+    monkeypatch.setattr(view.hints, "of_speed",
+                        lambda now: [("", "more workers cannot help here " * 2)])
     view(trainer("CartPole-v1"), STATS)
     assert out.getvalue().splitlines()[1].strip("\x1b[0m3;") == " " * 10 + "help here"
 
@@ -293,14 +289,73 @@ def test_the_view_changes_no_bit(trainer):
         assert ours.equal(theirs)
 
 
-def test_a_part_that_takes_long_is_shown_with_its_seconds_and_a_message_in_its_place(monkeypatch):
+def in_part(trainer, part, seconds, **settings):
+    """What a run does that is in a part for so many seconds."""
+    ppo = trainer(Constant, **settings)
+    ppo.clock = SimpleNamespace(part=part, since=time.monotonic() - seconds)
+    return ppo, CurrentPart(ppo)
+
+
+def test_a_part_that_takes_long_is_shown_with_its_seconds_and_a_message_in_its_place(trainer):
     view, out = view_on()
-    view.clock, view.now = SimpleNamespace(part="update", since=time.monotonic()), NOW
+    (_, view.part), view.now = in_part(trainer, "update", 0), NOW
     assert "   updating\n" in rendered(view) + "\n"
-    view.clock.since -= 12
+    view.part.clock.since -= 12
     assert "updating 12 s" in rendered(view)
     view.say("stopping after this iteration")
     assert "stopping after this iteration" in rendered(view) and "updating" not in rendered(view)
+
+
+def test_what_a_run_does_is_shown_in_a_narrow_terminal_too(columns=80):
+    doing = "collecting 1,812 of 2,048 steps, 41 steps/s, 30 s left"
+    assert text_of(NOW, 100, doing)[-1] == f"now       2 workers   0.6 GB   lr 0.001   {doing}"
+    assert text_of(NOW, 80, doing)[-1] == f"now       2 workers   {doing}"
+    assert text_of(NOW, 66, doing)[-1] == f"now       {doing}"
+
+
+@pytest.mark.parametrize("acts", [Constant, "Pendulum-v1"])
+def test_a_rollout_that_takes_long_is_shown_with_its_steps_their_speed_and_the_time_left(
+        trainer, monkeypatch, acts):
+    now = [1_000.0]
+    monkeypatch.setattr("fastppo.terminal.snapshot.time.monotonic", lambda: now[0])
+    ppo = trainer(acts, num_envs=4, num_steps=256, num_minibatches=4)
+    ppo.clock = SimpleNamespace(part="collect", since=now[0])
+    part = CurrentPart(ppo)
+    assert part.text() == "collecting"
+    now[0] += 5
+    assert part.text() == "collecting 5 s" and part.hint() == []
+    ppo.arena["act"][:3] = 1  # three steps of the warm-up
+    now[0] += 6
+    assert part.text() == "warming up 12 of 512 steps, 2.0 steps/s, 250 s left"
+    assert part.hint() == ["the first rollout of 1,024 steps takes 512 s; --num_steps=16: 32 s"]
+    ppo.arena["act"][:128] = 1
+    now[0] += 1
+    assert part.text() == "warming up 512 of 512 steps, 73 steps/s, 0 s left" and not part.hint()
+    ppo.collector.prepared = 0  # the rollout begins
+    assert part.text() == "collecting 12 s"
+    ppo.arena["logp"][:200, :2] = -0.5
+    now[0] += 10
+    assert part.text() == "collecting 400 of 1,024 steps, 40 steps/s, 16 s left"
+    ppo.clock.since = now[0] - 3  # another one
+    assert part.text() == "collecting 3 s"
+
+
+@pytest.mark.parametrize("envs, steps, minibatches, speed, shorter", [
+    (8, 256, 32, 26, [128]), (8, 256, 32, 40, []), (8, 250, 32, 26, [128]), (8, 256, 32, 0.1, [16]),
+    (1, 256, 32, 0.1, [64]), (64, 16, 32, 1.0, [])])
+def test_a_first_rollout_of_over_a_minute_is_shortened_by_certain_arithmetic(
+        trainer, monkeypatch, envs, steps, minibatches, speed, shorter):
+    ppo, part = in_part(trainer, "collect", 60, num_envs=envs, num_steps=steps,
+                        num_minibatches=minibatches)
+    part.speed = speed
+    texts = part.hint()
+    assert [int(re.search(r"num_steps=(\d+)", text)[1]) for text in texts] == shorter
+    for text in texts:
+        assert text == (f"the first rollout of {envs * steps:,} steps takes"
+                        f" {envs * steps / speed:,.0f} s; --num_steps={shorter[0]}:"
+                        f" {envs * shorter[0] / speed:,.0f} s")
+    ppo.collector.progress = ppo.progress._replace(iteration=1)
+    assert part.hint() == []
 
 
 def test_the_seconds_are_those_of_the_iteration_that_runs():
@@ -318,11 +373,13 @@ def rendered(view):
     return captured.get()
 
 
-def test_before_the_first_iteration_the_view_says_what_is_being_done():
+def test_before_the_first_iteration_the_view_says_what_is_being_done(trainer):
     view, _ = view_on()
     assert rendered(view).split() == ["now", "starting"]
-    view.clock = SimpleNamespace(part="collect", since=time.monotonic())
+    _, view.part = in_part(trainer, "collect", 0)
     assert rendered(view).split() == ["now", "collecting"]
+    view.part.hint = lambda: ["the first rollout takes 80 s"]
+    assert rendered(view).splitlines()[1].rstrip() == "hint      the first rollout takes 80 s"
 
 
 def test_no_color_is_honoured(trainer, monkeypatch):

@@ -317,7 +317,8 @@ def without_hints():
     """A ProgressLines that looks at the metrics alone."""
     sink = ProgressLines()
     sink.history = types.SimpleNamespace(snapshot=lambda ppo, stats: None)
-    sink.hints = types.SimpleNamespace(take=lambda now: [])
+    sink.hints = types.SimpleNamespace(of_learning=lambda *_: [], of_speed=lambda _: [],
+                                       new=lambda found: [])
     return sink
 
 
@@ -338,7 +339,8 @@ def test_lines_come_rarely_and_the_last_one_always(capsys, monkeypatch):
     for step, time in ((1000, 0.5), (2000, 1.5), (3000, 3.0), (4000, 12.0), (5000, 13.0)):
         now[0] = time
         sink(trainer_at(step), STATS)
-    sink.close()
+    sink.on_end(None)
+    sink.on_end(None)
     sink.close()
     steps = re.findall(r"step +([\d,]+)", capsys.readouterr().out)
     assert steps == ["2,000", "4,000", "5,000"]
