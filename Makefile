@@ -42,7 +42,7 @@ else
   $(error TORCH=$(TORCH) is unknown; fix: make TORCH=cpu, or leave it out)
 endif
 
-.PHONY: help train test full test-gpu slow test-faults test-machines check docs sanitize bench clean
+.PHONY: help train test full test-gpu slow test-faults test-machines test-packages check docs sanitize bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -53,6 +53,7 @@ help:
 	@echo "make slow     run the learning tests and long matrices"
 	@echo "make test-faults  run kills, hangs and damaged files by the hundred"
 	@echo "make test-machines  run the tests of what depends on the machine on three pretended ones"
+	@echo "make test-packages  train on some light packages of environments, in build/packages"
 	@echo "make check    run the linter, the type checker and the tests of the code's form"
 	@echo "make docs     write the pages as a website into build/site"
 	@echo "make sanitize run the tests of the C under the address and undefined sanitizers"
@@ -87,6 +88,15 @@ test-machines: $(VENV)/test
 	    echo "machine   $$machine"; \
 	    PRETEND_MACHINE="$$machine" $(PY) -m pytest -q -n $(JOBS) $(ASK) $(ARGS) || exit 1; \
 	done
+
+# In a folder of their own, so that the tests of what is missing stay as they are.
+build/packages/installed: tests/packages.txt | $(VENV)/test
+	@rm -rf build/packages
+	@$(PIP) install --no-deps --target build/packages -r tests/packages.txt $(OR_SAY)
+	@touch $@
+
+test-packages: build/packages/installed
+	@PYTHONPATH=$(CURDIR)/build/packages $(PY) -m pytest -q -m packages $(ARGS)
 
 check: $(VENV)/test $(VENV)/dev
 	@$(PY) -m ruff check fastppo tests bench docs examples setup.py main.py

@@ -11,6 +11,7 @@ from fastppo.errors import ConfigError, Error, Set, fix_text, program
 from fastppo.settings.presets import preset_name
 
 FEW = 8  # environments that are made, to show their spaces
+MANY = 40  # ids of a family that the list of all families still names
 NAME_COLUMN, PRESET_COLUMN, LIST_WIDTH = 18, 26, 80
 
 
@@ -79,6 +80,9 @@ def overview(found: dict, missing: bool) -> list[str]:
         here = is_installed(family)
         if specs or missing and family.fix and not here:
             about = family.about if here else f"missing: {fix_text(family.fix, shell=True)}"
+            if missing and here and len(specs) > MANY:
+                about += f"; {len(specs):,} ids: {program()} envs {family.name!r}"
+                specs = []
             groups: dict[str, str] = {}
             for spec in specs:
                 preset = f"  {preset_name(spec.id).replace('none', '-')}"
@@ -95,12 +99,15 @@ def description(name: str) -> list[str]:
 
     In one of the user's own a step is taken, too, unless it has masks; EnvError if it fails.
     """
+    from fastppo.envs.families import envpool_ids
     from fastppo.envs.make import make_envs, make_factory, spaces_of
     from fastppo.spaces.leaves import MASK
     from fastppo.terminal.banner import space_text
     from fastppo.vector.make_vec import make_vec
+    from fastppo.vector.source import EnvPoolVector
+    pool = name in envpool_ids()
     try:
-        env, = make_envs([make_factory(name)])
+        env = EnvPoolVector(name, 1, {}) if pool else make_envs([make_factory(name)])[0]
     except Error as error:
         fix = fix_text(error.fix, shell=True)
         if ":" in name:  # the fix is for verbs that have settings
@@ -108,7 +115,7 @@ def description(name: str) -> list[str]:
             raise
         return [name, *filled_rows(NAME_COLUMN, {
             "  not here": error.what.partition("\n")[0], "  fix": fix})]
-    obs_space, act_space = map(space_text, spaces_of(env))
+    obs_space, act_space = map(space_text, spaces_of(env, "single_" * pool))
     env.close()
     if ":" in name:
         with contextlib.closing(make_vec(name, 1, num_workers=0, seed=0)) as vec:
@@ -117,7 +124,8 @@ def description(name: str) -> list[str]:
                 vec.step(vec.action_space.sample())
     return [name, *filled_rows(NAME_COLUMN, {
         "  observations": obs_space, "  actions": act_space, "  episodes": limits_text(env.spec),
-        "  preset": preset_name(name), "  train": f"{program()} --env_name={name}"})]
+        "  preset": preset_name(name), "  train":
+        f"{program()} --env_name={name}{' --vec=envpool' * pool}"})]
 
 
 def limits_text(spec: Any) -> str:

@@ -18,6 +18,14 @@ CONTRACT = ("step() must take the action, and return (obs, reward, terminated, t
             " reset() must take seed and options by name, and return (obs, info), as its spaces"
             " declare")
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
+# Parts of the exceptions of other packages whose cause is known, and what mends it.
+KNOWN_FAULTS = {
+    "NoSuchDisplayException": "PYGLET_HEADLESS=1 in front of the command: there is no display",
+    "gladLoadGL error": "MUJOCO_GL=egl in front of the command: there is no display",
+    "multiple emulator instances per process": "give num_workers the number of environments",
+    "of one agent": "add several objectives up, as mo_gymnasium.wrappers.LinearReward does; several"
+                    " agents are not supported",
+}
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 
 log = logging.getLogger("fastppo")
@@ -88,7 +96,14 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
         fix = CONTRACT
     elif isinstance(error, OutOfTime):
         fix = "mend what hangs, or give it more time by reset_timeout"
-    return EnvError(f"{where} failed in {field}: {exception_text(error, trace=not wrong)}", fix)
+    return EnvError(f"{where} failed in {field}: {exception_text(error, trace=not wrong)}",
+                    known_fix(error) or fix)
+
+
+def known_fix(error: BaseException) -> Fix:
+    """What mends an exception whose cause is known; "" for all others."""
+    text = f"{type(error).__name__}: {error}"
+    return next((fix for part, fix in KNOWN_FAULTS.items() if part in text), "")
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """Makes environments from an id, class or callable."""
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import importlib.util
 import logging
 import sys
 from contextlib import contextmanager, nullcontext
-from types import ModuleType
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import gymnasium as gym
@@ -15,7 +15,17 @@ from gymnasium.envs.registration import EnvSpec
 
 from fastppo.config import default_of, having
 from fastppo.envs import atari, faults, masks
-from fastppo.envs.families import FAMILIES_KNOWN, family_of, is_installed, registering_package
+from fastppo.envs.families import (
+    FAMILIES_KNOWN,
+    entry_module,
+    envpool_ids,
+    family_of,
+    family_of_id,
+    family_with,
+    is_installed,
+    register,
+    registering_modules,
+)
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
 from fastppo.errors import (
@@ -23,10 +33,12 @@ from fastppo.errors import (
     ConfigError,
     EnvError,
     Error,
+    Fix,
     Omit,
+    Set,
     SpaceError,
+    exception_text,
     program,
-    user_code,
 )
 from fastppo.machine.child_process import add_folders, without_secrets
 from fastppo.settings.presets import full_game_id
@@ -127,6 +139,8 @@ class EnvFactory:
     def _from_callable(self) -> gym.Env:
         env = self.constructor(**self.kwargs)
         if not isinstance(env, gym.Env):
+            if hasattr(env, "possible_agents"):
+                raise ConfigError(f"{self.name} has several agents, and fastppo trains one")
             raise ConfigError(f"{self.name} returned {type(env).__name__}, not a gymnasium.Env",
                               "give a class of environments, or a function that returns one")
         return env
@@ -225,7 +239,7 @@ def _settings_error(factory: EnvFactory, error: BaseException) -> ConfigError | 
         why = refused and error.__context__ or error
         return ConfigError(f"{factory.name} cannot be made with the env_kwargs"
                            f" {without_secrets(factory.kwargs)}: {why}",
-                           Omit("env_kwargs") if family in FAMILIES_KNOWN else
+                           Omit("env_kwargs") if family in FAMILIES_KNOWN and factory.kwargs else
                            "give what it takes by env_kwargs, or a function without arguments")
     return None
 
@@ -240,7 +254,7 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
     if not colon or not attribute.replace(".", "").isidentifier():
         return None
     found = functools.reduce(lambda x, part: getattr(x, part, None), attribute.split("."),
-                             _import_module(module, f"{setting} is {name!r}"))
+                             _imported(f"{setting} is {name!r}", module))
     if callable(found):
         return found
     if attribute in gym.registry:
@@ -249,29 +263,46 @@ def import_callable(name: str, setting: str = "env_name") -> Callable | None:
                       " class or a function", "define it there, or give the name of another one")
 
 
-def _import_module(module: str, what: str) -> ModuleType:
-    """The module of that name; ConfigError if importing it fails, `what` it is needed for."""
-    fix = next((family.fix for family in FAMILIES_KNOWN if family.package == module), None)
-    if fix is None:
+def _imported(what: str, module: str, load: Callable = importlib.import_module) -> Any:
+    """The result of `load(module)`; ConfigError if an import fails, `what` it is needed for."""
+    if not family_with(module.partition(".")[0]):
         add_folders(sys.path)
-        fix = f"run it in the folder of {module}.py, or install {module}"
-    with user_code(ConfigError, f"{what}, but importing {module!r}", ""):
-        try:
-            return importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"{what}: cannot import {module!r} ({error})",
-                              fix if error.name == module and "." not in module else "") from error
+    try:
+        return load(module)
+    except ModuleNotFoundError as error:
+        known = family_with(error.name) or family_with(module)
+        fix = known.fix if known else f"run it in the folder of {module}.py, or install {module}" \
+            if error.name == module and "." not in module else ""
+        raise ConfigError(f"{what}: cannot import {module!r} ({error})", fix) from error
+    except Exception as error:  # it may raise anything
+        error.__traceback__ = error.__traceback__.tb_next  # without this function
+        raise ConfigError(f"{what}, but importing {module!r} failed: {exception_text(error)}",
+                          faults.known_fix(error)) from error
 
 
 def _find_spec(name: str, setting: str) -> EnvSpec:
     """The EnvSpec of an id or `package:Id-v0`; ConfigError if it is not registered."""
-    if name not in gym.registry:
-        package = name.partition(":")[0] if ":" in name else registering_package(name)
-        if package is not None:
-            _import_module(package, f"{setting} is {name!r}")
+    module, _, env_id = name.rpartition(":")
+    env_id, what, family = full_game_id(env_id), f"{setting} is {name!r}", family_of_id(env_id)
+    if module:
+        _imported(what, module)
+    if family and env_id not in gym.registry:
+        _imported(what, family.package, lambda _: register(family))
     try:
-        return gym.spec(name if name in gym.registry else full_game_id(name.rpartition(":")[2]))
+        return gym.spec(env_id)
     except gym.error.Error as error:
-        what = f"{setting} is {name!r}: " * (setting == "eval_env") + "there is no environment"
-        raise ConfigError(f"{what} {name!r}: {error}", f"{program()} envs lists them; for your own"
-                          " give its module, too: module:MyEnv or package:Id-v0") from error
+        what = f"{what}: " * (setting == "eval_env") + f"there is no environment {name!r}"
+        raise ConfigError(f"{what}: {error}", _nearest(module, env_id, setting)) from error
+
+
+def _nearest(module: str, env_id: str, setting: str) -> Fix:
+    """The id like `env_id` that a module registers, or the modules in it that register ids."""
+    if not module:
+        return Set(vec="envpool") if env_id in envpool_ids() else (
+            f"{program()} envs lists them; for your own give its module, too: module:MyEnv or"
+            " package:Id-v0")
+    top = module.partition(".")[0]
+    ids = [spec.id for spec in gym.registry.values() if entry_module(spec).startswith(top)]
+    names = [f"{module}:{one}" for one in difflib.get_close_matches(env_id, ids, 1)] if ids else [
+        f"{part}:{env_id}" for part in registering_modules(sys.modules[module])]
+    return tuple(Set(**{setting: one}) for one in names)

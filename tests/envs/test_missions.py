@@ -8,7 +8,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from fastppo import PPO, load
-from fastppo.envs.families import is_registered, registering_package
+from fastppo.envs.families import family_of_id, is_registered
 from fastppo.envs.make import make_envs, make_factory
 from fastppo.envs.wrappers import (
     BABYAI_LONGEST,
@@ -126,7 +126,7 @@ def test_a_policy_ignores_a_mission_that_it_was_not_trained_on():
 
 def test_ids_of_minigrid_are_registered_by_its_import(monkeypatch):
     for name in ("MiniGrid-Fetch-5x5-N2-v0", "BabyAI-GoToLocal-v0"):
-        assert registering_package(name) == "minigrid" and is_registered(name)
+        assert family_of_id(name).package == "minigrid" and is_registered(name)
         monkeypatch.delitem(gym.registry, name, raising=False)
     monkeypatch.setitem(sys.modules, "minigrid", None)
     with pytest.raises(ConfigError) as error:

@@ -92,8 +92,9 @@ def test_the_notebook_is_python_and_holds_no_output():
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda one: one.stem)
 def test_every_example_runs(path, tmp_path):
-    if path.stem == "search":
-        pytest.importorskip("optuna")
+    needed = {"search": "optuna", "jax_vector": "gymnax"}
+    if path.stem in needed:
+        pytest.importorskip(needed[path.stem])
     ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True,
                          timeout=600, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert ran.returncode == 0 and ran.stdout, ran.stderr
