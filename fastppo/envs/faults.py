@@ -102,7 +102,7 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
 
 def known_fix(error: BaseException) -> Fix:
     """What mends an exception whose cause is known; "" for all others."""
-    text = f"{type(error).__name__}: {error}"
+    text = exception_text(error, trace=False)
     return next((fix for part, fix in KNOWN_FAULTS.items() if part in text), "")
 
 

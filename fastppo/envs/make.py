@@ -282,9 +282,9 @@ def _imported(what: str, module: str, load: Callable = importlib.import_module) 
 
 def _find_spec(name: str, setting: str) -> EnvSpec:
     """The EnvSpec of an id or `package:Id-v0`; ConfigError if it is not registered."""
-    module, _, env_id = name.rpartition(":")
+    module, colon, env_id = name.partition(":") if ":" in name else ("", "", name)
     env_id, what, family = full_game_id(env_id), f"{setting} is {name!r}", family_of_id(env_id)
-    if module:
+    if colon:
         _imported(what, module)
     if family and env_id not in gym.registry:
         _imported(what, family.package, lambda _: register(family))

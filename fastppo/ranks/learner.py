@@ -177,6 +177,8 @@ def _flatten_own(ranks: Ranks, envs: int, rollout: Rollout, device: torch.device
         own, each = ranks.own(envs), len(obs.frames) // envs
         first, last = each * own.start, each * own.stop
         rollout = rollout._replace(obs=FrameStacks(obs.frames[first:last], obs.stacks - first))
+    else:  # a column of one environment is not contiguous
+        rollout = Rollout(*(tree_map(torch.Tensor.contiguous, x) for x in rollout))
     adv, ret = (x.flatten().to(device) for x in ranks.join(rollout.adv, rollout.ret))
     return flatten_rollout(rollout, device)._replace(adv=adv, ret=ret)
 

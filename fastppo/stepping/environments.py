@@ -186,7 +186,7 @@ def checked_reward(rew) -> float:
             raise TypeError
         value = float(rew)
     except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different ones
-        many = " of one agent and objective" * (np.size(rew) > 1)
+        many = " of one agent and objective" * (np.ndim(rew) > 0 and len(rew) > 1)
         raise ValueError(f"the reward is {rew!r}, not a number{many}") from None
     if not abs(value) <= REWARD_MAX:
         raise NonFiniteValue(f"the reward is {value}, not finite in float32")

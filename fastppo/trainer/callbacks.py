@@ -107,7 +107,8 @@ def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[st
         ppo.total, ppo.hooks = ppo.config.total_steps, NO_HOOKS
     errors.sort(key=lambda error: isinstance(error, Exception))  # Ctrl-C before all others
     for error in errors[1:]:
-        log.warning("on_end of a callback failed, too: %s: %s", type(error).__name__, error)
+        if not isinstance(error, BrokenPipeError):  # whoever reads has left
+            log.warning("on_end of a callback failed, too: %s: %s", type(error).__name__, error)
     if errors:
         raise errors.pop(0)  # `errors` would keep its frames, and they keep `errors`
 

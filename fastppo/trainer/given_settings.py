@@ -25,6 +25,10 @@ def checked_source(env: Any, config: Config) -> EnvSource:
 
     The one place that asks for the rules. Raises ConfigError or SpaceError if anything is wrong.
     """
+    if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
+        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
+                          " training", "leave render_mode out; to watch a policy: the verb play, or"
+                          " evaluate(1, env=...) with an environment that draws itself")
     source = source_for(env, config)
     try:
         if (config.eval_env or config.eval_interval or config.video_interval) is not None:
@@ -66,13 +70,8 @@ def config_for(env: Any, given: dict[str, Any]) -> Config:
     if preset != "auto":
         from fastppo.trainer.setting_texts import preset_settings
         values = preset_settings(str(name), preset)
-    config = Config(**given | {"env_name": name}).replace(
+    return Config(**given | {"env_name": name}).replace(
         **{setting: value for setting, value in values.items() if setting not in given})
-    if (config.env_kwargs or {}).get("render_mode"):  # it would open a window
-        raise ConfigError("env_kwargs has a render_mode, but environments are not rendered in"
-                          " training", "leave render_mode out; to watch a policy: the verb play, or"
-                          " evaluate(1, env=...) with an environment that draws itself")
-    return config
 
 
 def env_label(env: Any) -> str:
@@ -109,6 +108,8 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
     if is_preset_file(changes.get("preset")):
         del changes["preset"]
     stored = {name: value for name, value in stored.items() if name in Config.__match_args__}
+    if stored.get("precision") == "tf32" and str(changes.get("device")).startswith("cpu"):
+        stored["precision"] = "fp32"  # only GPUs compute in the other
     name = stored["env_name"]
     if env is None and "env_name" not in changes:
         check_registered(name, path, stored.get("vec", "workers"))

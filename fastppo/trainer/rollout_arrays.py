@@ -149,7 +149,7 @@ def warn_of_actions(policy: Policy, config: Config) -> None:
         half = high / 2 - low / 2
         for odd in half[(half > 10 * std) & (half < np.inf) | (half < std / 40) & (half > 0)][:1]:
             log.warning("actions have a range of %g, which does not fit their standard deviation"
-                        " of %g\n  fix: action_scaling=True", 2 * odd, std)
+                        " of %g\n  fix: action_scaling=True", 2 * float(odd), std)
 
 
 def _describe_tensor(here: set[torch.device], x: Any) -> str:

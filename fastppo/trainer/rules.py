@@ -37,7 +37,7 @@ def case_of(config: Config, given: Config, seen: ObservationLayout | None = None
             ) -> SimpleNamespace:
     """What conflicts are looked for in: a Config, as `given` and resolved, and what it meets."""
     changed = {one.name for one in fields(given) if getattr(given, one.name) != one.default}
-    return SimpleNamespace(**vars(config), given=given, seen=seen, changed=changed,
+    return SimpleNamespace(**vars(config), config=config, given=given, seen=seen, changed=changed,
                            processes=limits.rank_count())
 
 
@@ -226,7 +226,6 @@ CONFLICTS = [
             and project,
         "wandb_project is {wandb_project!r}, but wandb takes up to 128 characters, and none of"
         " / \\ # ? % :", lambda c: Set(wandb_project=c.found)),
-    NO_WORKERS,
     *(Conflict(name, lambda c, name=name: needs_workers(c) == name and (
             c.num_workers == 0 or c.vec != "workers" or not can_start_workers()),
         f"{name}={{{name}}} is for worker processes, and there are none",
@@ -265,14 +264,16 @@ CONFLICTS = [
         "frame_skip repeats an action, which the action mask may forbid in the next frame",
         Omit("frame_skip")),
 
-    # Settings and compiled code; it imports torch.
+    # Settings and compiled code; some of them import torch.
+    NO_WORKERS,
     Conflict("learner", lambda c: c.learner == "kernel"
-        and _compiled().unsupported_in_learner(c, c.seen),
+        and _compiled().unsupported_in_learner(c.config, c.seen),
         "learner=kernel does not support {found}", Set(learner="torch")),
-    Conflict("learner", lambda c: c.learner == "graph" and _compiled().unsupported_in_graph(c),
+    Conflict("learner", lambda c: c.learner == "graph"
+        and _compiled().unsupported_in_graph(c.config),
         "learner=graph does not support {found}", Set(learner="torch")),
     Conflict("acting", lambda c: c.acting == "local"
-        and _compiled().unsupported_in_acting(c, c.seen),
+        and _compiled().unsupported_in_acting(c.config, c.seen),
         "acting=local does not support {found}", Set(acting="central")),
 
     # Settings and the processes that torchrun has started.

@@ -79,7 +79,7 @@ def flatten_rollout(rollout: Rollout, device: torch.device | None = None) -> Bat
     which = valid.nonzero()[:, 0]
 
     def rows(x: Any) -> Any:
-        x = x.flatten(0, 1).narrow(0, 0, len(valid)).contiguous()  # of one environment of many
+        x = x.flatten(0, 1).narrow(0, 0, len(valid))
         x = x if valid.all() else x.index_select(0, which.to(x.device))
         # A GPU reads later: the rollout stays as it is until the statistics have been read.
         return x if device is None else x.to(device, non_blocking=device.type == "cuda")

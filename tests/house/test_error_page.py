@@ -11,6 +11,7 @@ import torch
 from source_tree import ROOT
 
 from fastppo.cli.main import main
+from fastppo.envs import families
 
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 SHOWN = dict(re.findall(r"^```text\n\$ (python main\.py .*)\n((?:.*\n)*?)```$", PAGE, re.MULTILINE))
@@ -95,6 +96,7 @@ def answer(tmp_path, monkeypatch, capfd):
         monkeypatch.delitem(sys.modules, name)
     for name in MISSING:
         monkeypatch.setitem(sys.modules, name, None)
+    families.register.cache_clear()
     for name in [name for name, spec in gym.registry.items() if "ale_py" in str(spec.entry_point)]:
         monkeypatch.delitem(gym.registry, name)
 

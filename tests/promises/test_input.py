@@ -19,6 +19,7 @@ from torch.distributions import Categorical
 
 from fastppo import PPO, Config, config, load, make_vec
 from fastppo.cli import command_line
+from fastppo.envs import families
 from fastppo.envs.make import EnvFactory, make_envs, make_factory
 from fastppo.errors import (
     ConfigError,
@@ -431,6 +432,7 @@ def test_an_id_whose_package_is_missing_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.setattr(gym, "registry", {})
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    families.register.cache_clear()  # the ids are registered already
     for name in ("ALE/Pong-v5", "Pong-v5", "PongNoFrameskip-v4", "PongDeterministic-v4",
                  "Pong-ram-v0", "ale_py:ALE/Pong-v5"):
         with pytest.raises(ConfigError, match=r'\n  fix: pip install "fastppo\[atari\]"'):

@@ -1,5 +1,7 @@
 """Resolving settings: which learner, how many threads, and what is said about it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, fix_text
 from fastppo.machine import kernels, limits
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.trainer.given_settings import checked_source, config_for
+from fastppo.trainer.given_settings import checked_source, config_for, resumed_settings
 from fastppo.trainer.resolve import device_to_use
 from fastppo.trainer.rules import OF_DEVICES, case_of, check
 
@@ -212,3 +214,15 @@ def test_a_preset_that_is_in_the_way_is_named():
     with pytest.raises(ConfigError, match="^with preset=cartpole: num_minibatches 8 is more .*\n"
                                           "  fix: num_minibatches=4"):
         PPO("CartPole-v1", num_envs=2, num_steps=2)
+
+
+@pytest.mark.parametrize("device, precision", [("cpu", "fp32"), ("cuda", "tf32")])
+def test_a_run_of_a_gpu_is_resumed_on_a_cpu_in_fp32(device, precision):
+    stored = {"env_name": "CartPole-v1", "num_envs": 8, "precision": "tf32", "device": "cuda"}
+    found = resumed_settings(Path("a.checkpoint"), stored, [], None, {"device": device})
+    assert (found["device"], found["precision"]) == (device, precision)
+
+
+def test_unknown_names_are_answered_at_resume_too():
+    with pytest.raises(ConfigError, match="no setting num_env\n  fix: did you mean num_envs"):
+        resumed_settings(Path("a"), {"env_name": "CartPole-v1"}, [], None, {"num_env": 3})
