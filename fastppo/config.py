@@ -122,9 +122,11 @@ class Config:
     shared_critic: bool | None = setting(None, "of_network")
     """Actor and critic share all layers but the last; none: True for convolutional networks whose
     actor and critic have the same keys [CleanRL ppo.py, ppo_atari.py]"""
-    actor_keys: tuple[str, ...] | None = setting(None, "of_network", needs_torch="network")
+    actor_keys: tuple[str, ...] | None = setting(
+        None, "of_network", needs_torch="network", rule=rules.names())
     """Keys of a Dict observation that the actor sees; none: all"""
-    critic_keys: tuple[str, ...] | None = setting(None, "of_network", needs_torch="network")
+    critic_keys: tuple[str, ...] | None = setting(
+        None, "of_network", needs_torch="network", rule=rules.names())
     """Keys of a Dict observation that the critic sees, also keys that the actor does not see; none:
     all"""
     rnn: Literal["none", "gru", "lstm"] = setting(

@@ -22,7 +22,6 @@ from fastppo.trainer.rules import (
     largest_image,
     models_for,
     needs_workers,
-    normalises_rewards,
 )
 
 log = logging.getLogger("fastppo")
@@ -78,8 +77,11 @@ def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
     if shared is None:
         shared = (model in IMAGE_MODELS and config.actor_keys == config.critic_keys
                   and config.critic_hidden_sizes is None)
+    norm_rewards = config.norm_rewards
+    if norm_rewards is None:
+        norm_rewards = config.reward_scale == 1 and not config.clip_rewards
     config = config.replace(
-        norm_rewards=normalises_rewards(config), model=model, shared_critic=shared,
+        norm_rewards=norm_rewards, model=model, shared_critic=shared,
         seed=secrets.randbits(31) if config.seed is None else config.seed,
         vec="workers" if config.vec == "auto" else config.vec)
     by_rule = device == "auto" and not _suits_gpu(config, seen)

@@ -59,12 +59,6 @@ def check_settings(config: Config, given: Config, seen: ObservationLayout) -> No
     check(CONFLICTS, case)
 
 
-def normalises_rewards(config: Config) -> bool:
-    """norm_rewards, whose default is True unless rewards are scaled or clipped."""
-    chosen = config.norm_rewards
-    return config.reward_scale == 1 and not config.clip_rewards if chosen is None else chosen
-
-
 def models_for(sides: tuple[int, ...]) -> list[str]:
     """The networks for images that suit those with two `sides`; none for ()."""
     return [name for name, smallest in IMAGE_MODELS.items() if min(sides, default=0) >= smallest]
@@ -108,10 +102,6 @@ def _compiled() -> Any:
 def keys_of(seen: ObservationLayout) -> tuple[str, ...]:
     """The names of the parts of a Dict observation that a network sees; () for another one."""
     return tuple(key for key, _ in subspaces(seen.network_space) if isinstance(key, str))
-
-
-def _are_among(given: Any, known: tuple[str, ...]) -> bool:
-    return isinstance(given, tuple) and given != () and {*given} <= {*known}
 
 
 def _too_small(case: Any) -> str:
@@ -253,8 +243,9 @@ CONFLICTS = [
     *(Conflict(name, lambda c: not keys_of(c.seen) and brief_text(c.seen.space),
           f"{name} are parts of a Dict observation, but these are {{found}}", Omit(name))
       for name in ("actor_keys", "critic_keys")),
-    *(Conflict(name, lambda c, name=name: not _are_among(getattr(c, name), keys_of(c.seen))
-          and ", ".join(keys_of(c.seen)), f"{name} is {{{name}!r}}, but must be some of {{found}}",
+    *(Conflict(name, lambda c, name=name: ", ".join(keys_of(c.seen)) * (
+            not getattr(c, name) or not {*getattr(c, name)} <= {*keys_of(c.seen)}),
+          f"{name} is {{{name}!r}}, but must be some of {{found}}",
           lambda c, name=name: Set(**{name: keys_of(c.seen)}))
       for name in ("actor_keys", "critic_keys")),
     Conflict("model", _too_small, "model={model} is for images (Boxes of uint8, or of other numbers"
