@@ -189,9 +189,10 @@ def code_or(known: tuple[str, ...]) -> Rule:
 
 
 def numbers_from(low: int) -> Rule:
-    """Tuples of whole numbers."""
+    """Tuples of fewer than a thousand whole numbers."""
     each = whole(low).is_valid
-    return Rule(lambda x: isinstance(x, tuple) and all(map(each, x)), "such as 64,64")
+    return Rule(lambda x: isinstance(x, tuple) and len(x) < 1_000 and all(map(each, x)),
+                "such as 64,64")
 
 
 ANYTHING = Rule(lambda x: True, "anything")  # it is checked where it is used
