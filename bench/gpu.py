@@ -1,6 +1,6 @@
 """The steps of bench/gpu.sh: facts, tests and measurements on a GPU, each with its own limit.
 
-    python bench/gpu.py FOLDER [--only=pong,tests] [--seconds=580]
+    python bench/gpu.py FOLDER [--only=parts,tests] [--seconds=580]
 
 A step that fails or takes too long does not end the others; all together end after --seconds, which
 count from the start of this script. FOLDER gets three files: report.txt, which is also printed,
@@ -40,7 +40,7 @@ LANDER = ["--env_name=LunarLander-v3", "--preset=none", "--num_envs=128", "--num
           "--epochs=4", "--num_minibatches=8"]
 
 
-OF_A_SECOND_CALL = "pong_bf16", "lander", "lander_cuda"
+OF_A_SECOND_CALL = "pong", "pong_bf16", "lander", "lander_cuda"
 
 
 class Step(NamedTuple):
@@ -82,7 +82,6 @@ def steps(folder: Path) -> list[Step]:
         Step("doctor", 40, [*MAIN, "doctor"], 60),
         script("parts", 40, ["bench/gpu_parts.py"], folder, 40),
         script("profile", 30, ["bench/gpu_parts.py", "--profile"], folder, 80),
-        bench("pong", 50, [*PONG, "--processes=16"], folder),
         Step("tests", 180, [sys.executable, "-m", "pytest", "-v", "--tb=short", "-rfE",
                             "--maxfail=20", "-m", "cuda", "-p", "no:cacheprovider", *tests], 60),
         script("variants", 60, ["bench/gpu_parts.py", "--variants"], folder, 60),
@@ -90,9 +89,10 @@ def steps(folder: Path) -> list[Step]:
         script("simulator", 30, ["bench/simulator.py", "--device=cuda"], folder),
         train("ranks", 30, [*PONG, "--device_ids=0,0", "--total_steps=20k"], folder),
         script("compile", 60, ["bench/gpu_parts.py", "--compile"], folder),
-        bench("pong_bf16", 60, [*PONG, "--precision=bf16", "--processes=16"], folder),
-        bench("lander", 60, [*LANDER, "--device=cpu", "--processes=16"], folder),
-        bench("lander_cuda", 60, [*LANDER, "--device=cuda", "--processes=16"], folder),
+        bench("pong", 300, [*PONG, "--processes=16"], folder),
+        bench("pong_bf16", 300, [*PONG, "--precision=bf16", "--processes=16"], folder),
+        bench("lander", 90, [*LANDER, "--device=cpu", "--processes=16"], folder),
+        bench("lander_cuda", 90, [*LANDER, "--device=cuda", "--processes=16"], folder),
     ]
 
 

@@ -46,7 +46,7 @@ def milliseconds(call: Callable[[], Any], device: str, rounds: int) -> float:
 def pong(given: argparse.Namespace, learner: str = "graph", **settings: Any) -> Any:
     """A PPO on Pong, before its first step."""
     from fastppo import PPO
-    return PPO("PongNoFrameskip-v4", preset="none", model="cnn", **{
+    return PPO("PongNoFrameskip-v4", preset="atari", model="cnn", **{
         "num_envs": given.num_envs, "num_steps": 32, "epochs": 4, "num_minibatches": 4,
         "device": given.device, "learner": learner, "compile": given.compile, "seed": 1,
         **settings})

@@ -139,7 +139,8 @@ static void backward_pass(const Block *block, int64_t adds, float *grad) {
 }
 
 int64_t update_shards(const Network *network, int64_t rows) {
-    int64_t smallest = network->params > MANY_PARAMS ? 2 * SHARD_ROWS : SHARD_ROWS;
+    int large = network->params > MANY_PARAMS && rows >= 4 * SHARD_ROWS;
+    int64_t smallest = large ? 2 * SHARD_ROWS : SHARD_ROWS;
     return most(1, least(MAX_SHARDS, rows / smallest));
 }
 

@@ -63,8 +63,7 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             step()
     except Exception as error:  # a model of the user's may do what no graph can have
-        cause = error.__context__ or error
-        text = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+        text = in_one_line(error.__context__ or error)
         failures.extend([text] * begun)
         raise Error(text) from error
     finally:
@@ -74,6 +73,14 @@ def captured(step: Callable[[], None], repeat: Callable[[], None] = lambda: None
         torch.cuda.set_stream(own)  # where a capture fails it is another one
         own.wait_stream(side)
     return graph.replay
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type of an error and the first line of its text.
+
+    A function, because a caller's variable would keep the error, and it the tensors of the step.
+    """
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 class StaticEpoch:

@@ -145,9 +145,6 @@ def update_snapshot(observer: ObservationNormaliser, keys: Any) -> None:
 def channels_last(x: Tensor) -> Tensor:
     """Images [b c h w] with the channels last in memory, where convolutions are faster.
 
-    That is on a CPU, and on a GPU in bf16. Shape and values stay; images without channels and
-    stacks of images are left as they are.
+    Shape and values stay; images without channels and stacks of images are left as they are.
     """
-    kind = x.device.type
-    suits = x.ndim == 4 and (kind == "cpu" or torch.is_autocast_enabled(kind))
-    return x.contiguous(memory_format=torch.channels_last) if suits else x
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x

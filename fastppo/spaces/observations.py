@@ -264,5 +264,5 @@ class ObservationEncoding:
             return x if self.numbers[i] else x / leaf.image_range[1]
         if i in self.images:
             low, high = leaf.image_range
-            return (x - low) / (high - low)
+            return (x - low if low else x) / (high - low)  # bytes become floats in one pass
         return x
