@@ -8,6 +8,7 @@ import traceback
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from fastppo.errors import EnvError, Fix, Set, exception_text
@@ -81,11 +82,12 @@ def episode_text(seed: int | None, episode: int) -> str:
                                f"warm-up episode {-episode}")
 
 
-def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) -> EnvError:
+def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN,
+              env: Any = None) -> EnvError:
     """The EnvError for an environment that failed in `field`, with its own traceback as text.
 
-    A KeyboardInterrupt of the user is raised again as it is. In a worker, which ignores that
-    signal, it is the environment's own.
+    `env` is that environment; its id is named if it has one. A KeyboardInterrupt of the user is
+    raised again as it is. In a worker, which ignores that signal, it is the environment's own.
     """
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
@@ -96,7 +98,9 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN) 
         fix = CONTRACT
     elif isinstance(error, OutOfTime):
         fix = "mend what hangs, or give it more time by reset_timeout"
-    return EnvError(f"{where} failed in {field}: {exception_text(error, trace=not wrong)}",
+    spec = getattr(env, "spec", None)
+    name = f" of {spec.id}" if isinstance(spec, EnvSpec) else ""
+    return EnvError(f"{where} failed in {field}{name}: {exception_text(error, trace=not wrong)}",
                     known_fix(error) or fix)
 
 

@@ -150,7 +150,8 @@ class Environments:
             "before its first episode"
         found = faults.env_error(
             f"environment {self.first + e} ({self.name}{where})", field, error, faults.IN_MAIN
-            if self.name.startswith("worker") else "correct it; a breakpoint() in it works")
+            if self.name.startswith("worker") else "correct it; a breakpoint() in it works",
+            self.envs[e].unwrapped)
         found.places = (FaultPlace(self.first + e, number, step),) * begun
         return found
 

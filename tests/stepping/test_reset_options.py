@@ -246,6 +246,12 @@ def test_a_bundle_has_the_options_and_its_replay_fails_again(
     assert said.partition(": ")[2].removeprefix(".*") in out
 
 
+def test_the_error_of_wrong_options_names_the_environment():
+    with PPO("CartPole-v1", **SETTINGS, reset_options={"low": "deep"}) as ppo:
+        with pytest.raises(EnvError, match=r"failed in reset\(\) of CartPole-v1: ValueError: .*deep"):
+            ppo.collect()
+
+
 def test_returns_are_shown_by_option(tmp_path):
     options = [{"level": 1, "name": "easy", "wind": 0.5}, {"level": 2, "name": "hard", "wind": 0.7},
                {"level": 2, "on": True, "goal": [3]}]
