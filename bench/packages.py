@@ -59,7 +59,7 @@ class Row(NamedTuple):
         return shlex.split(f"--env_name={self.env_name} {self.flags}")
 
 
-ROBOTICS, DM_CONTROL = 'pip install "fastppo[robotics]"', 'pip install "fastppo[dm_control]"'
+ROBOTICS, DM_CONTROL = 'pip install "fastppo[robotics]"', 'pip install "fastppo[dm-control]"'
 ENVPOOL = 'pip install "fastppo[envpool]"'
 ROWS = (
     Row("PointMaze", "PointMaze_UMazeDense-v3", ROBOTICS, "gymnasium_robotics"),
@@ -91,7 +91,7 @@ ROWS = (
     Row("nasim", "examples.packages:nasim", "pip install nasim", "nasim"),
     Row("retro", "examples.packages:airstriker", "pip install stable-retro", "stable_retro",
         "--num_workers=8 --grayscale --resize=84 --num_steps=64 --num_minibatches=8"),
-    Row("vizdoom", "examples.packages:vizdoom", "pip install vizdoom", "vizdoom",
+    Row("vizdoom", "VizdoomBasic-v1", "pip install vizdoom", "vizdoom",
         "--grayscale --resize=84 --num_steps=32 --num_minibatches=4"),
     Row("crafter", "examples.packages:Crafter", "pip install crafter", "crafter",
         "--num_steps=64 --num_minibatches=8"),

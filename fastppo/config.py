@@ -314,7 +314,7 @@ class Config:
     """Precision in which torch computes convolutions and the dense layers behind them, of your own
     model all layers: fp32; tf32 (on a GPU all products of fp32 numbers, rounded to 10 bits); bf16
     (weights, heads and losses stay fp32); auto: for a built-in convolutional network tf32 on a GPU
-    and bf16 on a CPU that computes in it (AVX512-BF16, AMX), else fp32"""
+    and bf16 on a CPU with AMX, else fp32"""
     compile: bool = setting(False, "not_learnt", needs_torch="acting")
     """Compile the network with torch.compile, where torch computes it: the first steps take up to a
     minute longer, and results differ in their last bits"""

@@ -35,7 +35,7 @@ def _no_compiler() -> None:
 
 
 WORDS = {
-    "bf16": lambda: _bf16({"avx512_bf16"}), "no-bf16": lambda: _bf16(set()),
+    "bf16": lambda: _bf16({"amx_bf16"}), "no-bf16": lambda: _bf16(set()),
     "cores-1": lambda: _cores(1), "cores-2": lambda: _cores(2), "cores-16": lambda: _cores(16),
     "no-terminal": _no_terminal, "no-compiler": _no_compiler}
 

@@ -79,6 +79,8 @@ def problems() -> list[tuple[str, str]]:
         found.append(("there is no compiled extension for this Python: one process only, and"
                       " slower", BUILD))
     for extra, packages in needed_packages().items():
+        if extra and None in [version for _, version in packages]:
+            continue  # it is not in use
         by = f"the extra {extra}" if extra else "fastppo"
         for wanted, version in packages:
             if not extra if version is None else not wanted.specifier.contains(

@@ -60,7 +60,7 @@ def envs_verb(argv: Sequence[str], interrupts) -> None:
     if pattern and len(ids) <= FEW:
         print("\n\n".join("\n".join(description(name)) for name in ids), flush=True)
     else:
-        print("\n".join(overview(found, missing=not pattern)), flush=True)
+        print("\n".join(overview(found, missing=not words)), flush=True)
 
 
 def matching(found: dict, pattern: str) -> dict:

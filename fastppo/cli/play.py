@@ -1,5 +1,6 @@
 """The verb: fastppo play MODEL|RUN [--episodes=1] [--view=env|network|both] [--output=FILE]."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Sequence
@@ -47,6 +48,8 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     if options.fps is not None and not 1 <= options.fps <= 240:
         raise ConfigError(f"fps is {options.fps}, but must be from 1 to 240", Omit("fps"))
     check_episodes(options.episodes)
+    if not limits.has_display():
+        os.environ.setdefault("MUJOCO_GL", "egl")  # dm_control reads it when it is imported
     place = Path(word)
     path = policy_file(place, options)
     output = None if wants_window(options) else output_file(place, options)

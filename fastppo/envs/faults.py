@@ -23,6 +23,7 @@ IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it work
 KNOWN_FAULTS = {
     "NoSuchDisplayException": "PYGLET_HEADLESS=1 in front of the command: there is no display",
     "gladLoadGL error": "MUJOCO_GL=egl in front of the command: there is no display",
+    "OpenGL platform library": "MUJOCO_GL=egl in front of the command: there is no display",
     "multiple emulator instances per process": "give num_workers the number of environments",
     "of one agent": "add several objectives up, as mo_gymnasium.wrappers.LinearReward does; several"
                     " agents are not supported",
@@ -131,10 +132,14 @@ def in_user_code(error: BaseException) -> bool:
 def close_all(envs: list) -> None:
     """Closes and removes all of `envs`; the first exception is logged, and all others are closed.
 
-    Each one is closed in a thread of its own, and a close that hangs is left there.
+    Each one is closed in a thread of its own, and a close that hangs is left there. One that draws
+    is closed here, because its OpenGL belongs to this thread.
     """
     deadline, threads, errors = time.monotonic() + CLOSE_SECONDS, [], []
     while envs:
+        if getattr(envs[-1], "render_mode", None) == "rgb_array":
+            _close(envs.pop(), errors)
+            continue
         threads.append(threading.Thread(target=_close, args=(envs.pop(), errors), daemon=True))
         threads[-1].start()
     for thread in threads:

@@ -91,7 +91,10 @@ class Environments:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
             self.receive(e, obs, info, episode)
         except BaseException as error:
-            raise self.fault(e, "reset()", error, episode) from error
+            fault = self.fault(e, "reset()", error, episode)
+            if options:
+                fault.fix = "give it other reset_options"
+            raise fault from error
         self.running[e] = episode
         return info
 

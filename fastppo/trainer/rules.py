@@ -205,6 +205,9 @@ CONFLICTS = [
     *(Conflict(name, lambda c: c.vec in ENGINES and c.preprocessing == "none",
           f"{name}={{{name}}}, but vec={{vec}} makes complete environments, whose own settings are"
           " given as env_kwargs", Omit(name)) for name in having("wrapper")),
+    Conflict("reset_options", lambda c: c.vec in ENGINES,
+        "there are reset_options, but a vector environment resets its environments itself",
+        Omit("reset_options")),
     Conflict("nan_policy", lambda c: c.vec in ENGINES,
         "nan_policy=reset_env resets one environment, which a vector environment cannot",
         Omit("nan_policy")),

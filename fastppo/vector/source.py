@@ -170,6 +170,8 @@ class VectorEnvSource(EnvSource):
             else:  # EnvPool's infos have no masks: no reset is needed to look for them there
                 self.obs_space, self.act_space = spaces_of(vector, "single_")
                 self.metadata = vector.metadata
+            if config.vec == "native":
+                self.metadata = {**self.metadata, "render_modes": []}  # not every one draws
             self.factories = [self._factory(config.env_name)] * config.num_envs
         except BaseException:
             self.close()

@@ -64,7 +64,7 @@ def test_an_id_whose_package_is_missing_is_answered_with_the_line_that_installs_
     register.cache_clear()
     text = message("dm_control/cheetah-run-v0")
     assert "cannot import 'dm_control'" in text
-    assert text.endswith('\n  fix: pip install "fastppo[dm_control]"')
+    assert text.endswith('\n  fix: pip install "fastppo[dm-control]"')
 
 
 @pytest.mark.parametrize("module", ["others", "others:register_envs", "others.deep"])
