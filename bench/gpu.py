@@ -89,8 +89,8 @@ def steps(folder: Path) -> list[Step]:
         script("simulator", 30, ["bench/simulator.py", "--device=cuda"], folder),
         train("ranks", 30, [*PONG, "--device_ids=0,0", "--total_steps=20k"], folder),
         script("compile", 60, ["bench/gpu_parts.py", "--compile"], folder),
-        bench("pong", 300, [*PONG, "--processes=16"], folder),
-        bench("pong_bf16", 300, [*PONG, "--precision=bf16", "--processes=16"], folder),
+        bench("pong", 200, [*PONG, "--processes=16"], folder),
+        bench("pong_bf16", 180, [*PONG, "--precision=bf16", "--processes=16"], folder),
         bench("lander", 90, [*LANDER, "--device=cpu", "--processes=16"], folder),
         bench("lander_cuda", 90, [*LANDER, "--device=cuda", "--processes=16"], folder),
     ]

@@ -91,7 +91,7 @@ ROWS = (
     Row("nasim", "examples.packages:nasim", "pip install nasim", "nasim"),
     Row("retro", "examples.packages:airstriker", "pip install stable-retro", "stable_retro",
         "--num_workers=8 --grayscale --resize=84 --num_steps=64 --num_minibatches=8"),
-    Row("vizdoom", "VizdoomBasic-v1", "pip install vizdoom", "vizdoom",
+    Row("vizdoom", "examples.packages:vizdoom", "pip install vizdoom", "vizdoom",
         "--grayscale --resize=84 --num_steps=32 --num_minibatches=4"),
     Row("crafter", "examples.packages:Crafter", "pip install crafter", "crafter",
         "--num_steps=64 --num_minibatches=8"),
@@ -105,7 +105,7 @@ ROWS = (
         "--vec=envpool --num_steps=64 --num_minibatches=8", alone=ITS_OWN),
     Row("MinAtar", "MinAtar/Breakout-v1", "pip install minatar", "minatar"),
     Row("procgen", "procgen_gym/procgen-coinrun-v0",
-        "pip install procgen-gym (Python 3.13 or newer)", "procgen_gym"),
+        "pip install procgen-gym, with Python 3.13", "procgen_gym"),
 )
 
 
@@ -212,8 +212,15 @@ def own_images(config: dict[str, Any]) -> Any:
 
     from fastppo.envs.make import make_factory, wrapping
     env = make_factory(config["env_name"], **wrapping(config))()
-    shape = env.observation_space.shape
-    return env if len(shape) > 2 else gym.wrappers.ReshapeObservation(env, (*shape, 1))
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Dict):
+        return env if len(space.shape) > 2 else gym.wrappers.ReshapeObservation(
+            env, (*space.shape, 1))
+    whole = gym.spaces.Dict({
+        key: gym.spaces.Box(0, 255, (*part.shape, 1), part.dtype)
+        if part.dtype == "uint8" and len(part.shape) == 2 else part for key, part in space.items()})
+    return gym.wrappers.TransformObservation(env, lambda obs: {
+        key: obs[key].reshape(part.shape) for key, part in whole.items()}, whole)
 
 
 def table() -> str:

@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from fastppo.config import Config
 from fastppo.envs import atari, faults
-from fastppo.envs.families import is_registered, made_by_envpool
+from fastppo.envs.families import family_of, is_registered, made_by_envpool
 from fastppo.envs.make import EnvFactory, make_factory, spaces_of, wrapping
 from fastppo.envs.masks import MASK_METHOD, VectorActionMaskWrapper
 from fastppo.envs.source import EnvSource
@@ -238,6 +238,7 @@ def make_native_vector(spec: EnvSpec, num_envs: int, kwargs: dict[str, Any]) -> 
     try:
         return gym.make_vec(spec, num_envs, "vector_entry_point", **kwargs)
     except Exception as error:  # an environment's constructor may raise anything
+        family = isinstance(error, ImportError) and isinstance(spec, EnvSpec) and family_of(spec)
         raise ConfigError(f"the vector environment of {getattr(spec, 'id', spec)} cannot be made"
-                          f" with {kwargs}: {type(error).__name__}: {error}", Set(vec="workers")
-                          ) from error
+                          f" with {kwargs}: {type(error).__name__}: {error}",
+                          family and family.fix or Set(vec="workers")) from error

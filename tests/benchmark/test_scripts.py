@@ -125,13 +125,13 @@ BENCH = {"figures": [{"part": "loop", "processes": 2, "median": 1e4}]}  # as `ma
 def test_a_step_on_a_gpu_machine_that_fails_or_hangs_costs_only_itself(gpu, capsys, tmp_path):
     found = gpu({"absent": ["no-such-program"], "hangs": ["import time; time.sleep(60)"],
                  "fails": ["print('as it was'); 1 / 0"],
-                 "pong": writes(tmp_path / "pong.json", BENCH),
+                 "simulator": writes(tmp_path / "simulator.json", BENCH),
                  "parts": writes(tmp_path / "parts.json", {"update": 2.5})}, {"hangs": 2})
     out = capsys.readouterr().out
-    assert [found[name]["code"] for name in ("hangs", "fails", "pong", "parts")] == [
+    assert [found[name]["code"] for name in ("hangs", "fails", "simulator", "parts")] == [
         "stopped after 2 s", 1, 0, 0]
     assert "No such file" in found["absent"]["code"] and "as it was" in out
-    assert found["pong"]["figures"] == BENCH and found["parts"]["figures"] == {"update": 2.5}
+    assert found["simulator"]["figures"] == BENCH and found["parts"]["figures"] == {"update": 2.5}
     assert re.search(r"loop +2 processes +10,000 steps/s", out)
     given = tmp_path / "given"
     assert sorted(path.name for path in given.iterdir()) == [
@@ -143,12 +143,12 @@ def test_a_step_on_a_gpu_machine_that_fails_or_hangs_costs_only_itself(gpu, caps
 
 def test_what_an_earlier_call_left_of_a_step_is_neither_reported_nor_in_its_way(gpu, capsys,
                                                                                 tmp_path):
-    (tmp_path / "pong.json").write_text(json.dumps(BENCH))
-    (tmp_path / "pong_run" / "logs").mkdir(parents=True)
-    found = gpu({"pong": [f"import os; print(sorted(os.listdir({str(tmp_path)!r}))); 1 / 0"]})
+    (tmp_path / "simulator.json").write_text(json.dumps(BENCH))
+    (tmp_path / "simulator_run" / "logs").mkdir(parents=True)
+    found = gpu({"simulator": [f"import os; print(sorted(os.listdir({str(tmp_path)!r}))); 1 / 0"]})
     out = capsys.readouterr().out
-    assert "figures" not in found["pong"] and "10,000" not in out
-    assert "ZeroDivisionError" in out and "['given', 'pong.txt']" in out
+    assert "figures" not in found["simulator"] and "10,000" not in out
+    assert "ZeroDivisionError" in out and "['given', 'simulator.txt']" in out
 
 
 def test_the_run_of_a_step_does_not_stay(gpu, tmp_path):
@@ -168,8 +168,8 @@ def test_some_steps_are_for_a_second_call(gpu):
 
 
 def test_figures_that_a_step_has_not_finished_are_not_read(gpu, tmp_path):
-    found = gpu({"pong": [f"open({str(tmp_path / 'pong.json')!r}, 'w').write('{{'); 1 / 0"]})
-    assert found["pong"]["code"] == 1 and "figures" not in found["pong"]
+    found = gpu({"simulator": [f"open({str(tmp_path / 'pong.json')!r}, 'w').write('{{'); 1 / 0"]})
+    assert found["simulator"]["code"] == 1 and "figures" not in found["simulator"]
 
 
 def test_all_steps_together_have_a_limit(gpu):

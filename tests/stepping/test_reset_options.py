@@ -332,9 +332,13 @@ def test_wrong_options_are_the_environments_own_error_with_its_number(env, said)
 
 
 def test_a_vector_environment_is_reset_by_itself_and_has_none():
+    said = "(?s)resets its environments itself.*leave reset_o"
     vector = gym.make_vec("CartPole-v1", 3, "vector_entry_point")
-    with PPO(vector, reset_options={"low": -0.1}, **SETTINGS | {"num_envs": 3}) as ppo:
-        with pytest.raises(ConfigError, match="(?s)resets its environments itself.*leave reset_o"):
+    with pytest.raises(ConfigError, match=said):
+        PPO(vector, reset_options={"low": -0.1}, **SETTINGS)
+    with PPO(vector, **SETTINGS) as ppo:
+        ppo.reset_options = {"low": -0.1}
+        with pytest.raises(ConfigError, match=said):
             ppo.learn()
 
 
