@@ -27,6 +27,14 @@ def airstriker() -> gym.Env:
     return stable_retro.make("Airstriker-Genesis-v0", render_mode=None)
 
 
+def vizdoom() -> gym.Env:
+    """ViZDoom's screen without the game variables, so that settings of images apply to it."""
+    import vizdoom.gymnasium_wrapper  # noqa: F401
+    env = gym.make("VizdoomBasic-v1")
+    return gym.wrappers.TransformObservation(env, lambda obs: obs["screen"],
+                                             env.observation_space["screen"])
+
+
 class Crafter(gym.Env):
     """Crafter has the interface of gym before 0.26, and its seed is that of all episodes."""
 
@@ -50,5 +58,5 @@ class Crafter(gym.Env):
 
 
 if __name__ == "__main__":
-    for make in (deep_sea_treasure, nasim, airstriker, Crafter):
+    for make in (deep_sea_treasure, nasim, airstriker, vizdoom, Crafter):
         print(f"--env_name=examples.packages:{make.__name__:18} {make.__doc__}")

@@ -78,7 +78,9 @@ class Collector:
         if not self.started and observer.norm and not observer.count.item():
             steps = min(self.config.num_steps, WARMUP_STEPS)  # moments from a random rollout
             self.vec.warmup(steps)
-            observer.learn_from(tree_map(lambda x: x[:steps].flatten(0, 1), self.rollout.obs))
+            valid, games = self.rollout.valid[:steps], self.config.agents > 1
+            observer.learn_from(tree_map(lambda x: x[:steps][valid] if games else
+                                         x[:steps].flatten(0, 1), self.rollout.obs))
         if not self.started:
             self.snapshots.begin(self.vec)
             self.started = True

@@ -66,6 +66,10 @@ class Config:
     """Options of the resets in training, `reset(options=...)`: JSON on the command line; in Python
     a dict, a list of one for each environment, or a function that returns one of these for the
     progress, from 0 to 1; none: no options, as in evaluations"""
+    agents: int = setting(1, "one_process", rule=rules.whole(1, 1_000))
+    """Agents of a game, each of which is a row of the rollout; the environment decides it"""
+    agent_index: bool = True
+    """An agent's observation has the number of the agent in its game"""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated; none: the environment's own limit"""
     frame_stack: int = setting(1, "wrapper")
@@ -363,6 +367,11 @@ class Config:
     def critic_sizes(self) -> tuple[int, ...]:
         """Units of each hidden layer of the critic."""
         return self.hidden_sizes if self.critic_hidden_sizes is None else self.critic_hidden_sizes
+
+    @property
+    def rows(self) -> int:
+        """Rows of a step of the rollout: environments, of games their agents."""
+        return self.num_envs * self.agents
 
     def replace(self, **changes: Any) -> "Config":
         """A Config with some fields changed; what is not changed has been checked."""

@@ -34,11 +34,13 @@ class Serial(Environments):
                  actor: Actor, seed: int, first: int = 0, groups: Sequence[range] = (), note=None,
                  name: str = "", rules=NO_RULES, log: replay.EpisodeLog | None = None):
         super().__init__(factories, seed, first, note, name, rules)
-        self.views, self.actor, self.groups = views, actor, groups or [range(len(factories))]
+        self.views, self.actor, self.groups = views, actor, groups or [range(len(self.envs))]
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
         self.writer = rollout_recorder.ObservationWriter(views, self.layout, first)
         self.obs = self.writer.rows
-        self.log, self.steps = log, [None] * len(factories)  # (step, limit) of running episodes
+        self.log, self.steps = log, [None] * len(self.envs)  # (step, limit) of running episodes
+
+    resume_episode = replay.resume_episode
 
     def warmup(self, steps: int) -> None:
         """Takes `steps` random steps into obs[0 .. steps]; no statistic counts them."""
@@ -122,14 +124,18 @@ class Serial(Environments):
 
     def _end_episode(self, actor: Actor, t: int, e: int, term: bool, trunc: bool, info) -> None:
         """Records that the episode of environment e ended in step t, and begins its next one."""
+        self._record_end(actor, t, e, self.running[e].start, term, trunc, info)
+        self.begin_next(e)
+
+    def _record_end(self, actor: Actor, t: int, e: int, start: int, term: bool, trunc: bool, info
+                    ) -> None:
         self.writer.copy(self.views.fin, range(e, e + 1))
         if self.layout.mask is not None:  # every action counts as legal
             self.layout.legal(self.views.fin)[e] = True
         self.check(self.views.fin[e:e + 1], self.layout, e)
-        self.recorder.end(t, e, self.running[e].start, term, trunc, info)
+        self.recorder.end(t, e, start, term, trunc, info)
         if trunc and not term:
             actor.truncated(t, e)
-        self.begin_next(e)
 
     def _restore(self, actor: Actor, e: int) -> None:
         """Brings environment e, interrupted inside a call, back to the end of its last step."""

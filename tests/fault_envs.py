@@ -178,6 +178,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     from fastppo.spaces.observations import ObservationLayout
     from fastppo.stepping.environments import NO_RULES
     from fastppo.stepping.rollout_recorder import infos_spec
+    from fastppo.vecenv import Serial
     from fastppo.workers.protocol import protocol_spec
     from fastppo.workers.team import WorkerTeam
     from fastppo.workers.worker import make_worker_serial
@@ -193,7 +194,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
                    **infos_spec(workers), **protocol_spec(workers, 1)})
     arena["length"].fill(0)
     seen, acts = ObservationLayout(Box(-np.inf, np.inf, (2,)), ACTIONS), ActionMapping(ACTIONS)
-    make = partial(make_worker_serial, groups, None, seen, acts, 7, NO_RULES, None, 0)
+    make = partial(make_worker_serial, groups, None, seen, acts, 7, NO_RULES, None, 0, 1, Serial)
     timeouts = {"step_timeout": 0, "reset_timeout": 0} | timeouts
     team = WorkerTeam(make, factories, workers, arena, 1, **timeouts)
     return WorkerVecEnv(team, steps, None), arena

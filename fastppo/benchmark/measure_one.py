@@ -45,13 +45,20 @@ class Recorder:
     """The episodes of a run by environment, from its rollouts in order."""
 
     def __init__(self, ppo):
-        self.config, self.to_env = ppo.config, ppo.policy.actions.to_env()
+        self.config, self.same_game = ppo.config, ppo.arena["same_game"]
+        self.to_env = to_env = ppo.policy.actions.to_env()
+        if ppo.config.agents > 1:
+            self.to_env = lambda rows: [*map(to_env, rows)]
         self.rollouts: list[tuple[np.ndarray, ...]] = []
 
     def take(self, rollout) -> None:
         """Adds a rollout, before the next one overwrites it."""
-        ended = (rollout.term | rollout.trunc).numpy()
-        self.rollouts.append((rollout.act.numpy().copy(), ended, rollout.valid.numpy().copy()))
+        act, ended = rollout.act.numpy().copy(), (rollout.term | rollout.trunc).numpy()
+        if (agents := self.config.agents) > 1:  # a step has the actions of all agents
+            act = act.reshape(len(act), -1, agents, *act.shape[2:])
+            ended = ended & ~self.same_game
+            ended = ended.reshape(len(act), -1, agents).any(2)
+        self.rollouts.append((act, ended, rollout.valid.numpy().copy()))
 
     def episodes(self, e: int) -> list[tuple[int, Any]]:
         """(seed, actions) of all episodes of environment `e`; the last one may be unfinished."""
@@ -85,7 +92,7 @@ def time_episodes(env: gym.Env, episodes: Sequence[tuple[int, Any]]) -> tuple[fl
 
 def env_cost(ppo, recorder: Recorder, seconds: float) -> dict[str, float]:
     """The median seconds of a core for a step and a reset of the recorded episodes, replayed."""
-    envs = [without_wrappers(env) for env in make_envs(ppo.source.factories)]
+    envs = [without_wrappers(env) for env in make_envs(ppo.source.factories)][::ppo.config.agents]
     costs, end = [], time.perf_counter() + seconds
     while not costs or time.perf_counter() < end:
         e = len(costs) % len(envs)
@@ -93,7 +100,8 @@ def env_cost(ppo, recorder: Recorder, seconds: float) -> dict[str, float]:
     for env in envs:
         env.close()
     step, reset = np.median(costs, axis=0)
-    return {"step": float(step), "reset": float(reset)}
+    agents = ppo.config.agents  # a step of a game is one of each
+    return {"step": float(step) / agents, "reset": float(reset) / agents}
 
 
 def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> dict[str, float]:
@@ -199,7 +207,7 @@ def measure_acting(ppo, job: Measurement) -> dict[str, Any]:
     ppo.collect()
     vec = ppo.collector.vec
     actor = getattr(vec, "actor", None) or vec.central
-    groups = getattr(vec, "groups", [range(ppo.config.num_envs)])  # a native vector has one group
+    groups = getattr(vec, "groups", [range(ppo.config.rows)])  # a native vector has one group
     actor.start(0)
     signal_ready()
     laps, steps = Laps(job._asdict()), 0
@@ -273,7 +281,7 @@ MEASUREMENTS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def rollout_rows(ppo) -> int:
     """The number of steps of one rollout."""
-    return ppo.config.num_steps * ppo.config.num_envs
+    return ppo.config.num_steps * ppo.config.rows
 
 
 def signal_ready() -> None:

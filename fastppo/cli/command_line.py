@@ -212,7 +212,7 @@ def read(argv: Sequence[str], options: type = Train) -> Request:
         if "total_steps" in given:
             raise ConfigError("--num_iterations and --total_steps both set total_steps",
                               Omit("num_iterations"))
-        given["total_steps"] = values["num_iterations"] * config.num_envs * config.num_steps
+        given["total_steps"] = values["num_iterations"] * config.rows * config.num_steps
         config = config.replace(total_steps=given["total_steps"])
     return Request(given, preset, changes, config, options(
         **{name: value for name, value in values.items() if name in own}))

@@ -97,7 +97,8 @@ def overview(found: dict, missing: bool) -> list[str]:
 def description(name: str) -> list[str]:
     """The spaces and limits of an environment, which is made for that; or why it cannot be.
 
-    In one of the user's own a step is taken, too, unless it has masks; EnvError if it fails.
+    In one of the user's own a step is taken, too, unless it has masks or several agents; EnvError
+    if it fails.
     """
     from fastppo.envs.families import envpool_ids
     from fastppo.envs.make import make_envs, make_factory, spaces_of
@@ -117,13 +118,16 @@ def description(name: str) -> list[str]:
             "  not here": error.what.partition("\n")[0], "  fix": fix})]
     obs_space, act_space = map(space_text, spaces_of(env, "single_" * pool))
     env.close()
-    if ":" in name:
+    game = getattr(env, "game", None)
+    agents = {"  agents": str(len(game.agents))} if game else {}
+    if ":" in name and not agents:
         with contextlib.closing(make_vec(name, 1, num_workers=0, seed=0)) as vec:
             obs, info = vec.reset()
             if MASK not in info and not (isinstance(obs, dict) and MASK in obs):
                 vec.step(vec.action_space.sample())
     return [name, *filled_rows(NAME_COLUMN, {
-        "  observations": obs_space, "  actions": act_space, "  episodes": limits_text(env.spec),
+        **agents, "  observations": obs_space, "  actions": act_space,
+        "  episodes": limits_text(env.spec),
         "  preset": preset_name(name), "  train":
         f"{program()} --env_name={name}{' --vec=envpool' * pool}"})]
 

@@ -296,7 +296,7 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
     from fastppo.runs.facts import fingerprint
     config, recent, evaluator = ppo.config, ppo.episodes.stats(), evaluator_of(ppo.sinks)
     best = evaluator and evaluator.best
-    rows = config.num_envs * min(config.num_steps, WARMUP_STEPS)
+    rows = config.rows * min(config.num_steps, WARMUP_STEPS)
     return {"env_name": config.env_name, "seed": config.seed, "ended": ended,
             "steps": ppo.complete_steps, "resumed_at": begun,
             "iterations": ppo.learner.last_iteration + 1, "episodes": ppo.episodes.count,

@@ -32,10 +32,11 @@ def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
 
 def unsupported_in_graph(config: Config) -> str:
     """The first reason for which a minibatch cannot be a CUDA graph; "" for none."""
-    rows = config.num_envs * config.num_steps
+    rows = config.rows * config.num_steps
     uneven = f"num_minibatches={config.num_minibatches} with {rows} samples" * bool(
         rows % config.num_minibatches)
-    return unsupported_value(config, rnn=("none",), optimizer=("adam",), loss=("ppo",)) or uneven
+    return unsupported_value(config, rnn=("none",), optimizer=("adam",), loss=("ppo",)) or \
+        "games of several agents" * (config.agents > 1) or uneven  # their samples vary in number
 
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:

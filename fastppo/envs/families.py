@@ -42,6 +42,8 @@ FAMILIES_KNOWN = (
            ("ALE/*", "*NoFrameskip*", "*Deterministic-v?", "*-ram-v?")),
     Family("MiniGrid", "dictionaries, discrete actions", "minigrid", "minigrid",
            Install("minigrid"), ("MiniGrid-*", "BabyAI-*")),
+    Family("PettingZoo", "games of several agents", "fastppo.envs.games:register_pettingzoo",
+           "mpe2", Install("games"), ("sisl/*", "butterfly/*", "mpe2/*")),
     Family("JAX phys2d", "vectors", "gymnasium.envs.phys2d", *JAX),
     Family("JAX tabular", "integers", "gymnasium.envs.tabular", *JAX),
     Family("dm_control", "dictionaries of vectors, continuous actions", "shimmy", "dm_control",
@@ -88,8 +90,7 @@ FAMILIES_KNOWN = (
     Family("ViZDoom", "dictionaries with an image, discrete actions", "vizdoom.gymnasium_wrapper",
            "vizdoom", "pip install vizdoom", ("Vizdoom*",)),
     Family("Procgen", "images, discrete actions", "procgen_gym", "procgen_gym",
-           ("with Python 3.13: pip install procgen-gym", Set(env_name="CoinrunEasy-v0")),
-           ("procgen_gym/*",)),
+           "pip install procgen-gym, with Python 3.13", ("procgen_gym/*",)),
     Family("EnvPool", "ids that it alone has, for vec=envpool", "envpool", "envpool",
            Install("envpool")),
 )

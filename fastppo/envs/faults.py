@@ -25,8 +25,7 @@ KNOWN_FAULTS = {
     "gladLoadGL error": "MUJOCO_GL=egl in front of the command: there is no display",
     "OpenGL platform library": "MUJOCO_GL=egl in front of the command: there is no display",
     "multiple emulator instances per process": "give num_workers the number of environments",
-    "of one agent": "add several objectives up, as mo_gymnasium.wrappers.LinearReward does; several"
-                    " agents are not supported",
+    "of one agent": "add several objectives up, as mo_gymnasium.wrappers.LinearReward does",
 }
 CLOSE_SECONDS = 2.0  # for the close() of all environments together
 
@@ -94,7 +93,7 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN,
         raise error
     wrong = isinstance(error, (ValueError, TypeError)) and not in_user_code(error)
     if wrong and isinstance(error, NonFiniteValue) and field == "step()":
-        fix = "correct what it returns", Set(nan_policy="reset_env")
+        fix = "correct what it returns", *[Set(nan_policy="reset_env")] * (not hasattr(env, "game"))
     elif wrong and field in ("step()", "reset()"):
         fix = CONTRACT
     elif isinstance(error, OutOfTime):

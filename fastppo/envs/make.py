@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import math
 import sys
 from contextlib import contextmanager, nullcontext
 from typing import Any, Callable, Iterator, Mapping, Sequence
@@ -93,6 +94,8 @@ class EnvFactory:
     games: atari.AtariOptions | None = None
     images: ImageOptions = UNCHANGED
     masked: bool = False  # whether action masks outside the observations become a part of them
+    agent_index: bool = True  # of games, see Game; shows_state, too
+    shows_state: bool = False
 
     def __call__(self) -> gym.Env:
         games, images, spec = self.games, self.images, isinstance(self.constructor, EnvSpec)
@@ -103,6 +106,8 @@ class EnvFactory:
         mujoco = "mujoco" in entry or sys.modules.get("mujoco")
         with mujoco_warnings_once("mujoco" in entry) if mujoco else nullcontext():
             env = self._from_spec() if spec else self._from_callable()
+        if hasattr(env.unwrapped, "seats"):
+            return self._game(env.unwrapped)
         if (games or images.frame_skip > 1) and (skipped := atari.own_skips(env)) != 1:
             raise ConfigError(f"{'preprocessing=atari' if games else 'frame_skip'} repeats an"
                               f" action, but {self.name} skips {skipped} frames itself",
@@ -123,6 +128,15 @@ class EnvFactory:
         """The same factory, but all lives of an Atari game are one episode."""
         return dataclasses.replace(self, games=self.games and self.games._replace(whole=True))
 
+    def _game(self, game: Any) -> gym.Env:
+        """A Game as the settings ask for it."""
+        if self.stack > 1 or self.games or self.images != UNCHANGED:
+            raise ConfigError(f"{self.name} is a game of several agents, and has no wrappers of"
+                              " images and stacks", "wrap the ParallelEnv in your own function")
+        from fastppo.envs.games import Alone
+        game = type(game)(game.env, self.agent_index, self.shows_state, self.limit or math.inf)
+        return game if len(game.agents) > 1 else Alone(game)
+
     def _from_spec(self) -> gym.Env:
         spec = self.constructor
         if self.games:
@@ -140,7 +154,8 @@ class EnvFactory:
         env = self.constructor(**self.kwargs)
         if not isinstance(env, gym.Env):
             if hasattr(env, "possible_agents"):
-                raise ConfigError(f"{self.name} has several agents, and fastppo trains one")
+                from fastppo.envs.games import Game
+                return Game(env)
             raise ConfigError(f"{self.name} returned {type(env).__name__}, not a gymnasium.Env",
                               "give a class of environments, or a function that returns one")
         return env
@@ -179,12 +194,13 @@ def wrapping(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None, stack: int = 1,
                  games: atari.AtariOptions | None = None, images: ImageOptions = UNCHANGED,
-                 setting: str = "env_name") -> EnvFactory:
+                 agent_index: bool = True, shows_state: bool = False, setting: str = "env_name"
+                 ) -> EnvFactory:
     """The factory of a Gymnasium id, `package:Id-v0`, `module:callable`, class or callable.
 
     Episodes are truncated after `limit` steps (None: the environment's own limit); for the next
-    three see `wrapping`. `setting` is the name under which `env` was given. Raises ConfigError for
-    an id that is not registered, with the nearest one.
+    three see `wrapping`, for the next two Game. `setting` is the name under which `env` was given.
+    Raises ConfigError for an id that is not registered, with the nearest one.
     """
     if isinstance(env, str):
         found = import_callable(env, setting) if ":" in env else None
@@ -195,11 +211,14 @@ def make_factory(env: Any, limit: int | None = None, kwargs: dict | None = None,
         name = PYTHON_NAMES.get(setting, setting)  # no command can give it
         raise ConfigError(f"{name} is {env!r}, but must be an id, a class or a callable that makes"
                           " an environment, or a simulator without wrappers")
-    return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images)
+    return EnvFactory(constructor, name, limit, kwargs or {}, stack, games, images,
+                      agent_index=agent_index, shows_state=shows_state)
 
 
 def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> list[gym.Env]:
     """The environments of `factories`, numbered from `first`; in the worker `name` if it has one.
+
+    Of a game they are its seats.
 
     If one cannot be made, those before it are closed. Raises EnvError for a factory that raises or
     returns the same object twice, ConfigError for wrong arguments, SpaceError for missing spaces.
@@ -208,7 +227,8 @@ def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> l
     try:
         for e, factory in enumerate(factories, first):
             try:
-                envs.append(make_deterministic(factory()))
+                made = factory()
+                envs += getattr(made, "seats", None) or [make_deterministic(made)]
             except (Error, KeyboardInterrupt):
                 raise
             except BaseException as error:  # a user's constructor may raise anything

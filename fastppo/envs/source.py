@@ -17,7 +17,7 @@ from fastppo.envs.wrappers import warn_of_doubled
 from fastppo.errors import ConfigError, Omit, SpaceError
 from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import MASK, masked_space
+from fastppo.spaces.leaves import MASK, STATE, masked_space
 from fastppo.spaces.observations import ObservationLayout
 
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
@@ -92,8 +92,9 @@ class EnvSource:
                     raise SpaceError(f"environment {e} has the spaces {spaces}, not {first}",
                                      "give environments with the same spaces")
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
+            self._use_agents({len(env.game.agents) if hasattr(env, "game") else 1 for env in envs})
             warn_of_doubled(envs[0])
-            if show_masks:
+            if show_masks and self.config.agents == 1:  # those of games are in their observations
                 with limit("reset()"):
                     some = isinstance(first[0], Dict) or any(
                         env.has_wrapper_attr(masks.MASK_METHOD) for env in envs) or \
@@ -109,11 +110,26 @@ class EnvSource:
         finally:
             faults.close_all(envs)
 
+    def _use_agents(self, numbers: set[int]) -> None:
+        """Sets the number of agents; raises ConfigError for several, or if it was another one."""
+        if len(numbers) > 1:
+            raise ConfigError("the games have different numbers of agents: "
+                              + ", ".join(map(str, sorted(numbers))),
+                              "give games with the same number of agents")
+        agents, = numbers
+        if self.config.agents not in (1, agents):
+            raise ConfigError(f"agents is {self.config.agents}, but {self.config.env_name} has"
+                              f" {agents}", (f"give a game of {self.config.agents} agents",
+                                               Omit("agents")))
+        self.config = self.config.replace(agents=agents)
+
     def _factory(self, env: Any, setting: str = "env_name") -> EnvFactory:
         config = self.config
         return make_factory(env, config.max_episode_steps,
-                            config.env_kwargs if setting == "env_name" else None,
-                            setting=setting, **wrapping(vars(config)))
+                            config.env_kwargs if setting == "env_name" else None, setting=setting,
+                            agent_index=config.agent_index,
+                            shows_state=STATE in (config.critic_keys or ()),
+                            **wrapping(vars(config)))
 
 
 def settings_decided_by(env: Any) -> dict[str, Any]:

@@ -83,12 +83,17 @@ def evaluation_envs(policy: Policy, factories: Sequence[Factory], seed: int
 
 
 class EvaluationEnvs(Environments):
-    """Environments in which the episodes of an evaluation are played side by side."""
+    """Environments in which the episodes of an evaluation are played side by side.
+
+    A game of several agents is that of its first seat; all agents act by the policy.
+    """
 
     def __init__(self, policy: Policy, factories: Sequence[Factory], seed: int):
         super().__init__(factories, seed, name="evaluation, ")
         self.check_apart()
-        self.policy, self.layout, count = policy, policy.observer.layout, len(factories)
+        self.policy, self.layout, count = policy, policy.observer.layout, len(self.envs)
+        self.agents = count // len(factories)
+        self.starts = range(0, count, self.agents)
         self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
         self.states = np.zeros((count, policy.memory), np.float32)
         self.limits = [MAX_STEPS if step_limit(env) is None else math.inf for env in self.envs]
@@ -98,13 +103,13 @@ class EvaluationEnvs(Environments):
         """Plays the episodes: (returns f64 [episodes], lengths i64 [episodes]).
 
         Environment e of n plays episodes e, e + n, ...: a fixed share, because otherwise short
-        episodes would count more than long ones.
+        episodes would count more than long ones. The return of a game is the mean of its agents'.
         """
         returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        active, count = list(range(len(self.envs))), len(self.envs)
+        active, count = [*self.starts], len(self.starts)
         ended = np.zeros(episodes, bool)
-        for e in active:
-            self.begin(e, e)
+        for number, e in enumerate(self.starts):
+            self.begin(e, number)
         while active:
             for e, rew, over in self.steps(active, deterministic):
                 number = self.running[e].number
@@ -120,7 +125,7 @@ class EvaluationEnvs(Environments):
 
     def begin(self, e: int, number: int) -> None:
         """Resets environment e into episode `number` of the evaluation."""
-        self.states[e] = 0.0
+        self.states[e:e + self.agents] = 0.0
         self.begin_episode(e, self.new_episode(e, number))
 
     def steps(self, active: Sequence[int], deterministic: bool
@@ -131,17 +136,29 @@ class EvaluationEnvs(Environments):
         """
         active = tuple(active)
         self.now += 1
-        noise = None if deterministic else np.concatenate([self._noise(e) for e in active])
-        actions, self.states[[*active]] = self.policy.decide(
-            self.obs[[*active]], noise, self.states[[*active]])
-        for e, action in zip(active, actions):
-            rew, term, trunc, _ = self.take_step(e, action)
-            over = bool(term or trunc)
+        rows = [row for e in active for row in self._acting(e)]
+        noise = None if deterministic else np.concatenate([self._noise(row) for row in rows])
+        actions, self.states[rows] = self.policy.decide(self.obs[rows], noise, self.states[rows])
+        taken = dict(zip(rows, actions))
+        for e in active:
+            rew, over = self._step(e, taken)
             if not over and self.now - self.running[e].start >= self.limits[e] - 1:
                 raise EnvError(f"episode {self.running[e].number} has not ended after"
                                f" {MAX_STEPS:,} steps, and the environment has no time limit",
                                Set(max_episode_steps=1_000))
             yield e, rew, over
+
+    def _acting(self, e: int) -> list[int]:
+        """The rows that act in the next step of environment e."""
+        return [e] if self.agents == 1 else [
+            e + k for k, alive in enumerate(self.envs[e].game.alive) if alive]
+
+    def _step(self, e: int, taken: dict[int, Any]) -> tuple[float, bool]:
+        """(reward, True if over) of a step of environment e with the actions by row."""
+        action = taken[e] if self.agents == 1 else [
+            taken.get(row) for row in range(e, e + self.agents)]
+        rew, term, trunc, _ = self.take_step(e, action)
+        return rew, term or trunc
 
     def new_episode(self, e: int, number: int) -> RunningEpisode:
         """Episode `number` of the evaluation; its seed is the same in every environment."""
@@ -151,15 +168,19 @@ class EvaluationEnvs(Environments):
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
         """Stores an observation as training does; raises ValueError if its space refuses it."""
-        self.obs[e:e + 1] = self.layout.rows([obs])
-        if not ended and (found := self.layout.unusable(self.obs[e:e + 1])):
-            raise found[1]
+        for k, one in obs.items() if self.agents > 1 else ((0, obs),):
+            row = slice(e + k, e + k + 1)
+            self.obs[row] = self.layout.rows([one])
+            ended = ended if self.agents == 1 else not self.envs[row.start].game.alive[k]
+            if not ended and (found := self.layout.unusable(self.obs[row])):
+                raise found[1]
 
     def _noise(self, e: int) -> np.ndarray:
         """The random numbers [1 k] for this step of the running episode of environment e."""
-        number, _, start, _ = self.running[e]
+        first = e - e % self.agents
+        number, _, start, _ = self.running[first]
         head, step = self.policy.head, self.now - start
-        noise = ActionNoise(head.noise, self.seed, number + 1, 1)
+        noise = ActionNoise(head.noise, self.seed, number * self.agents + e - first + 1, 1)
         return noise.at(step - step % head.noise_steps if head.noise_steps else 0, Purpose.EVALUATE)
 
 

@@ -9,6 +9,8 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fastppo.config import Config, default_of
 from fastppo.envs.families import is_registered
 from fastppo.envs.make import WRAPPING, Factory
@@ -49,11 +51,16 @@ def bundle_name(place: FaultPlace) -> str:
 def write_bundle(ppo, error: str, place: FaultPlace, path: Path) -> None:
     """Writes the bundle of a fault that has just happened; CheckpointError if that fails."""
     log, (env, number, step) = ppo.collector.snapshots.log, place
-    _, start = log.running_now(env)
-    history = log.history(env, RunningEpisode(number, None, start), start + step + 1)
+    rows = range(env * log.agents, (env + 1) * log.agents)
+    start = log.running_now(rows[0])[1]
+    history, *others = (log.history(row, RunningEpisode(number, None, start), start + step + 1)
+                        for row in rows)
     if history.actions is None:
         raise CheckpointError(f"the episode of environment {env} is too long for a bundle: it has"
                               f" more than {log.limit} steps", Set(replay_limit=10 * log.limit))
+    if others:  # of a game; a step has the actions of all agents
+        history = history._replace(actions=np.stack([history.actions, *(
+            one.actions for one in others)], 1))
     tensors, shown = {}, public_config(ppo.config)
     form = ppo.policy.actions.bounds_map if number >= 0 else "clip"  # the warm-up's
     texts = {"settings": {name: shown[name] for name in ENV_SETTINGS}, "seed": ppo.config.seed,
@@ -92,8 +99,9 @@ class ReplayEnvs(Environments):
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
         """Raises ValueError for an observation that training refuses."""
-        if found := self.layout.unusable(self.layout.rows([obs])):
-            raise found[1]
+        for one in obs.values() if len(self.envs) > 1 else [obs]:
+            if found := self.layout.unusable(self.layout.rows([one])):
+                raise found[1]
 
 
 def replay_command(bundle: Path, config: Config) -> str:

@@ -19,6 +19,8 @@ from fastppo.errors import SpaceError
 CHOICES = Discrete, MultiDiscrete, MultiBinary  # spaces whose actions a mask can forbid
 MASKED_LOGIT = -1e38  # the logit of an illegal action: its probability is exactly 0
 MASK = "action_mask"  # the key of the action mask in a Dict observation
+# Keys in a game of several agents: the number of the agent, and the state of the game.
+AGENT, STATE = "agent", "state"
 OBS_KEY = "obs"  # the key of the observation in a MaskedDict
 MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network's input
 MAX_EXACT = 2**53  # the whole numbers up to here are exact in float64

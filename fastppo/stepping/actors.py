@@ -202,7 +202,7 @@ class CentralActor(Actor):
         state, missing = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
         if missing.any():
             nxt[missing] = self.policy.values(self.arena["fin"][part], state)[missing]
-        state[~valid if self.next_step else term | trunc] = 0.0
+        state[~valid if self.next_step else term | trunc | ~valid] = 0.0
 
 
 def first_turn(iteration: int, steps: int, groups: int) -> int:

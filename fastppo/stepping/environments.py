@@ -58,10 +58,15 @@ class Environments:
                  rules: EpisodeRules = NO_RULES):
         self.envs, self.seed, self.first = make_envs(factories, first, name), seed, first
         self.note, self.name, self.rules = note, name, rules
-        self.running, self.now = [RunningEpisode(-1, None, 0)] * len(factories), -1
-        self.discarded = [(-1, 0)] * len(factories)  # last step that was, and how many in a row
+        self.running, self.now = [RunningEpisode(-1, None, 0)] * len(self.envs), -1
+        self.discarded = [(-1, 0)] * len(self.envs)  # last step that was, and how many in a row
         self.options: ResetOptions = ()
+        self.starts = range(len(self.envs))  # the environments with which episodes begin: all
         OPEN.add(self)
+
+    def number(self, e: int) -> int:
+        """The number of environment e in the run."""
+        return self.first + e
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
@@ -76,16 +81,16 @@ class Environments:
 
         One that failed twice ends before that step; it has another seed if it cannot even begin.
         """
-        cut = self.rules.cuts.get((self.first + e, number), math.inf)
+        cut = self.rules.cuts.get((self.number(e), number), math.inf)
         seed = None if self.seed is None else kernels.episode_seed(
-            self.seed, kernels.Purpose.ENV_SEED, self.first + e, number + SUBSTITUTE * (cut <= 0))
+            self.seed, kernels.Purpose.ENV_SEED, self.number(e), number + SUBSTITUTE * (cut <= 0))
         return RunningEpisode(number, seed, self.now + 1, cut if cut > 0 else math.inf)
 
     def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
         """Resets environment e into `episode` and returns the info; `running` is replaced last."""
         if self.note is not None:
             self.note(-1, e)
-        if (given := options_at(self.options, self.first + e, episode.start)) is not None:
+        if (given := options_at(self.options, self.number(e), episode.start)) is not None:
             options = {"options": copy.deepcopy(given)}  # which an environment may change
         try:
             obs, info = self.envs[e].reset(seed=episode.seed, **options)
@@ -152,10 +157,10 @@ class Environments:
         where = f"{faults.episode_text(seed, number)}, step {max(0, step)}" if begun else \
             "before its first episode"
         found = faults.env_error(
-            f"environment {self.first + e} ({self.name}{where})", field, error, faults.IN_MAIN
+            f"environment {self.number(e)} ({self.name}{where})", field, error, faults.IN_MAIN
             if self.name.startswith("worker") else "correct it; a breakpoint() in it works",
             self.envs[e].unwrapped)
-        found.places = (FaultPlace(self.first + e, number, step),) * begun
+        found.places = (FaultPlace(self.number(e), number, step),) * begun
         return found
 
     def check_apart(self) -> None:

@@ -68,11 +68,12 @@ class LogState(NamedTuple):
 class EpisodeLog:
     """The stored actions of the running episodes of all environments, `limit` steps at most.
 
-    Those of the current rollout are in `views`, those of earlier rollouts are copies.
+    Those of the current rollout are in `views`, those of earlier rollouts are copies. With several
+    `agents` an episode is a game, which begins for as many rows at once.
     """
 
-    def __init__(self, views: RolloutViews, limit: int):
-        self.views, self.limit = views, limit
+    def __init__(self, views: RolloutViews, limit: int, agents: int = 1):
+        self.views, self.limit, self.agents = views, limit, agents
         episodes = np.zeros((views.act.shape[1], 4), np.int64)
         self.state = LogState(0, episodes, np.zeros(len(episodes)))
 
@@ -97,7 +98,7 @@ class EpisodeLog:
 
         What no running episode needs is dropped. Raises ConfigError for what are no options.
         """
-        state, count = self.state, len(self.state.episodes)
+        state, count = self.state, len(self.state.episodes) // self.agents
         found = given(progress) if callable(given) else given
         try:
             found = json.loads(json.dumps(found))  # as a checkpoint holds them
@@ -119,7 +120,10 @@ class EpisodeLog:
         if not (rows := min(stop - begin, len(self.views.length))):
             return known
         ended = self.views.length[:rows] > 0
-        anew, ends = ended & ~self.views.same_game[:rows], known[:, 0] + ended.cumsum(0)
+        anew = ended & ~self.views.same_game[:rows]
+        if self.agents > 1:
+            ended = anew = anew.reshape(rows, -1, self.agents).any(2).repeat(self.agents, 1)
+        ends = known[:, 0] + ended.cumsum(0)
         last, first = (rows - 1 - one[::-1].argmax(0) for one in (ended, anew))
         started, restarted = ended.any(0), anew.any(0)
         return np.stack([ends[-1], np.where(started, begin + last + 1, known[:, 1]), np.where(
@@ -218,13 +222,14 @@ def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> 
     envs.views.length.fill(0)  # the warm-up's
     for e, env in enumerate(envs.envs):
         env.action_space.seed(envs.new_episode(e, 0).seed)
-    for e in range(len(envs.envs) if resumed is None else 0):
-        envs.begin_episode(e, envs.new_episode(e, episode))
-    for e, history in enumerate(resumed.histories if resumed else ()):
-        if not resume_episode(envs, e, resumed):
-            envs.begin_episode(e, envs.new_episode(e, history.number + 1))
-            envs.recorder.returns[e] = 0.0
-            restarted.append(e)
+    for e in envs.starts:
+        if resumed is None:
+            envs.begin_episode(e, envs.new_episode(e, episode))
+        elif not envs.resume_episode(e, resumed):
+            envs.begin_episode(e, envs.new_episode(e, resumed.histories[e].number + 1))
+            rows = range(e, e + envs.starts.step)
+            envs.recorder.returns[rows.start:rows.stop] = 0.0
+            restarted += rows
     return restarted
 
 

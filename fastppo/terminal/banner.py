@@ -27,7 +27,7 @@ def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
         config.update_threads != config.torch_threads)
     place = {"native": "one vector environment", "envpool": "EnvPool"}.get(config.vec) or (
         counted(config.num_workers, "worker") if config.num_workers else "the main process")
-    start = f"   resumed at step {ppo.step:,}" * resumed
+    start, games = f"   resumed at step {ppo.step:,}" * resumed, config.agents > 1
     return folded([
         *([NO_EXTENSION] if importlib.util.find_spec("fastppo._kernels") is None else []),
         f"fastppo {__version__}   {config.env_name}{start}   {ppo.total:,} steps"
@@ -38,7 +38,8 @@ def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
         f" actions {space_text(policy.act_space)}",
         f"model     {network_text(policy, config)}, {size:,} parameters"
         + ", observations normalised" * policy.observer.norm,
-        f"acting    {config.acting}; {counted(config.num_envs, 'environment')} x"
+        f"acting    {config.acting}; {counted(config.num_envs, 'game' if games else 'environment')}"
+        + f" of {config.agents} agents" * games + " x"
         f" {counted(config.num_steps, 'step')} in {place}"
         + f" of each of {ppo.ranks.size} processes" * (ppo.ranks.size > 1),
         f"device    {config.device}, torch_threads={config.torch_threads}{in_update}"

@@ -123,7 +123,8 @@ def learns_already() -> Error:
 
 def rollout_collected(ppo, rollout: Rollout) -> None:
     """Counts the episodes that ended in a rollout, and calls on_collect."""
-    ppo.episodes.add(ppo.arena, ppo.progress.iteration, ppo.collector.snapshots.log.state.options)
+    log = ppo.collector.snapshots.log
+    ppo.episodes.add(ppo.arena, ppo.progress.iteration, log.state.options, log.agents)
     if ppo.hooks.collect:
         ppo.hooks.call(ppo.hooks.collect, ppo, rollout)
 

@@ -22,17 +22,17 @@ from fastppo.vecenv import Serial
 def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Learner,
                    config: Config, ranks: limits.OneProcess) -> Collector:
     """The Collector of a run: its environments, and the actor that chooses their actions."""
-    vector, views = source.vector, RolloutViews.of(arena, 0, config.num_envs)
-    log = EpisodeLog(views, config.replay_limit if vector is None else 0)
+    vector, views = source.vector, RolloutViews.of(arena, 0, config.rows)
+    log = EpisodeLog(views, config.replay_limit if vector is None else 0, config.agents)
     rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
-    snapshots = EnvSnapshots(arena, ReturnScaling(config.num_envs), log)
+    snapshots = EnvSnapshots(arena, ReturnScaling(config.rows), log)
     collector = Collector(arena, policy, config, snapshots)
     if vector is not None and attached_simulator(collector, vector):
         return collector
-    groups, plan, central = [range(config.num_envs)], None, None
+    groups, plan, central = [range(config.rows)], None, None
     if vector is None and (config.num_workers or config.acting == "central"):
         own = ranks.own(config.num_envs)
-        groups = env_groups(len(own), own.start)
+        groups = env_groups(len(own), own.start, config.agents)
     if config.acting == "local":
         plan = policy_plan(policy, learner.flat)
     elif config.device == "cpu" and config.learner != "graph":
@@ -42,19 +42,29 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
         central = DeviceActor(arena, policy, groups, config.seed)
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
-        start_workers(collector, source, learner, ranks, groups, plan, central, rules)
+        start_workers(collector, source, learner, ranks, groups, plan, central, rules,
+                      stepper_of(config.agents))
     else:
-        actor = central or LocalActor(arena, 0, config.num_envs, plan, policy.observer.layout,
+        actor = central or LocalActor(arena, 0, config.rows, plan, policy.observer.layout,
                                       policy.actions, config.seed)
         if vector is not None:
             from fastppo.vector.native_vector import NativeVector
             collector.vec = NativeVector(vector, arena, actor, config.seed)
         else:
-            collector.vec = Serial(source.factories, views, actor, config.seed,
-                                   groups=groups if central else (), rules=rules, log=log)
+            collector.vec = stepper_of(config.agents)(
+                source.factories, views, actor, config.seed, groups=groups if central else (),
+                rules=rules, log=log)
     if central:
         central.attach(collector)
     return collector
+
+
+def stepper_of(agents: int) -> type[Serial]:
+    """The class that steps environments, or games of several `agents`."""
+    if agents == 1:
+        return Serial
+    from fastppo.games.stepper import Games
+    return Games
 
 
 def attached_simulator(collector: Collector, env: VectorEnv) -> bool:

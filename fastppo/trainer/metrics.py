@@ -116,18 +116,24 @@ class EpisodeMetrics:
                   for total, length, infos in recent), int(count), tuple(map(str, names)),
             int(discarded))
 
-    def add(self, arena: Arena, iteration: int, options: ResetOptions = ()) -> None:
+    def add(self, arena: Arena, iteration: int, options: ResetOptions = (), agents: int = 1
+            ) -> None:
         """Adds the episodes that ended in an iteration's rollout; repeating it adds nothing.
 
         An episode after which its game goes on, such as a lost life, is not counted. `options` are
-        those of the resets.
+        those of the resets, of games with several `agents` by game.
         """
         known, length, infos = self.state, arena["length"], read_infos(arena)
         discarded = (length > 0) & ~arena["valid"]  # no steps of the episodes that they end
         for t, e in np.argwhere(length > 0).tolist() if options else ():
-            given = options_at(options, e, (iteration - 1) * len(length) + t + 1 - length[t, e])
-            infos.setdefault((t, e), {}).update({
-                f"{known_names.MEAN_RETURN}/{name}={value}": float(arena["total"][t, e])
+            info = infos.setdefault((t, e), {})
+            total, steps = arena["total"][t, e], length[t, e]
+            if agents > 1:  # the game began before its last agent did
+                total, steps = info.get(GAME_RETURN, total), info.get(GAME_LENGTH, steps)
+            begun = (iteration - 1) * len(length) + t + 1 - int(steps)
+            given = options_at(options, e // agents, begun)
+            info.update({
+                f"{known_names.MEAN_RETURN}/{name}={value}": float(total)
                 for name, value in (given or {}).items() if isinstance(value, (int, str))})
         self.take(arena["total"], np.where(arena["same_game"], 0, length - discarded),
                   infos, iteration)

@@ -148,10 +148,10 @@ def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.One
     if config.model not in MODELS or callable(config.optimizer) or callable(config.loss):
         flat.alone = False
         try_update(policy, config, flat)
-    if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.num_envs:
+    if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.rows:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
                     " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
-                    config.num_minibatches, *[config.num_envs] * 2)
+                    config.num_minibatches, *[config.rows] * 2)
     return new_learner(policy, config, flat, ranks)
 
 

@@ -12,6 +12,7 @@ from typing import Callable
 from fastppo.config import IMAGE_MODELS, MODELS, Config
 from fastppo.envs.source import EnvSource
 from fastppo.machine import limits
+from fastppo.spaces.leaves import STATE
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.trainer.rules import (
     OF_DEVICES,
@@ -19,6 +20,7 @@ from fastppo.trainer.rules import (
     case_of,
     check,
     check_settings,
+    keys_of,
     largest_image,
     models_for,
     needs_workers,
@@ -72,6 +74,8 @@ def resolve(source: EnvSource) -> Config:
 def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
     """The Config with those settings resolved on which rules depend, and with a seed."""
     model, shared, device = config.model, config.shared_critic, config.device
+    if config.agents > 1 and config.actor_keys is None and STATE in (config.critic_keys or ()):
+        config = config.replace(actor_keys=tuple(key for key in keys_of(seen) if key != STATE))
     if model == "auto":
         model = "cnn" if "cnn" in models_for(largest_image(seen)) else "mlp"
     if shared is None:
@@ -181,7 +185,7 @@ def workers_are_faster(step_seconds: float, config: Config, workers: int) -> boo
     """
     if needs_workers(config):
         return True
-    rollouts = -(-config.total_steps // (config.num_envs * config.num_steps))
+    rollouts = -(-config.total_steps // (config.rows * config.num_steps))
     handovers = rollouts if config.acting == "local" else rollouts * config.num_steps * 2
     saved = config.total_steps * step_seconds * (1 - 1 / max(1, workers))
     return saved > START_SECONDS + handovers * HANDOVER_SECONDS

@@ -39,10 +39,10 @@ def make_arena(config: Config, policy: Policy) -> Arena:
         from fastppo.workers.protocol import protocol_spec
         from fastppo.workers.worker import shards_spec
         if shares_update(config, policy):
-            workers = shards_spec(params, config.num_envs * config.num_steps)
+            workers = shards_spec(params, config.rows * config.num_steps)
         workers |= protocol_spec(config.num_workers, len(env_groups(config.num_envs)))
     arena = Arena({
-        **rollout_spec(policy, config.num_steps, config.num_envs,
+        **rollout_spec(policy, config.num_steps, config.rows,
                        config.frame_stack if once else 0),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
         **infos_spec(config.num_workers), **workers})
@@ -75,12 +75,13 @@ def shares_update(config: Config, policy: Policy) -> bool:
             and helper_count(config.num_workers) > 0)
 
 
-def env_groups(envs: int, first: int = 0) -> list[range]:
-    """Two halves of environments from the `first` on: inference for one overlaps with steps of the
-    other.
+def env_groups(envs: int, first: int = 0, agents: int = 1) -> list[range]:
+    """The rows of two halves of environments from the `first` on, each with as many `agents`:
+    inference for one overlaps with steps of the other.
     """
     middle, end = first + envs // 2, first + envs
-    return [half for half in (range(first, middle), range(middle, end)) if half]
+    return [range(agents * one, agents * last) for one, last in ((first, middle), (middle, end))
+            if one < last]
 
 
 def check_rollout(ppo, rollout: Rollout) -> None:

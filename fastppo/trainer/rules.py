@@ -211,6 +211,8 @@ CONFLICTS = [
     Conflict("nan_policy", lambda c: c.vec in ENGINES,
         "nan_policy=reset_env resets one environment, which a vector environment cannot",
         Omit("nan_policy")),
+    Conflict("nan_policy", lambda c: c.agents > 1,
+        "nan_policy=reset_env is not for games of several agents", Omit("nan_policy")),
     Conflict("num_workers", lambda c: c.num_workers not in (0, "auto") and c.vec in ENGINES,
         "num_workers is {num_workers}, but vec={vec} steps all environments in one process",
         Omit("num_workers")),

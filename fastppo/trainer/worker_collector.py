@@ -14,6 +14,7 @@ from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.replay import EpisodeLog
 from fastppo.trainer.rollout_arrays import shares_update
 from fastppo.update.schedules import coefficients_at
+from fastppo.vecenv import Serial
 from fastppo.workers.protocol import START, WARMUP
 from fastppo.workers.team import WorkerRestarts, WorkerTeam
 from fastppo.workers.worker import HelperPlan, helper_count, make_worker_serial
@@ -22,7 +23,7 @@ from fastppo.workers.worker_vecenv import WorkerVecEnv
 
 def start_workers(collector: Collector, source: EnvSource, learner: Learner,
                   ranks: limits.OneProcess, groups: Sequence[range], plan: PolicyPlan | None,
-                  central: CentralActor | None, rules: EpisodeRules) -> None:
+                  central: CentralActor | None, rules: EpisodeRules, stepper: type[Serial]) -> None:
     """Makes worker processes step the environments of `collector`, and share updates if they can.
 
     They act by `plan`, or `central` acts in this process.
@@ -33,14 +34,15 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
         terms = update_coefficients(config, coefficients_at(config, 1.0))
         helper = HelperPlan(learner.plan, terms, policy.observer.norm)
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
-                   config.seed, rules, helper, helper_count(config.num_workers))
+                   config.seed, rules, helper, helper_count(config.num_workers), config.agents,
+                   stepper)
     team = WorkerTeam(make, source.factories[own.start:own.stop],
                       config.num_workers, arena, len(groups), config.step_timeout,
                       config.reset_timeout, main_computes=central is not None,
                       allowed=config.worker_env or (), first=own.start)
     team.episode_of = partial(_running_episode, team, collector.snapshots.log, config.seed)
     restarts = WorkerRestarts(team, rules.cuts) if config.on_worker_failure == "restart" else None
-    collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts)
+    collector.vec = WorkerVecEnv(team, config.num_steps, central, restarts, config.agents)
     if ranks.size > 1:
         from fastppo.ranks.processes import RankEnvs
         collector.vec = RankEnvs(collector.vec, arena, ranks)
@@ -51,8 +53,9 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
 
 def _running_episode(team: WorkerTeam, log: EpisodeLog, seed: int, env: int) -> tuple[int, int]:
     """(seed, number) of the running episode of an environment."""
-    number = int(log.state.episodes[env, 0]) if team.posted.command == START else \
-        log.running_now(env)[0]
+    row = env * log.agents
+    number = int(log.state.episodes[row, 0]) if team.posted.command == START else \
+        log.running_now(row)[0]
     if team.posted.command == WARMUP:
         number = WARMUP_EPISODE - number
     return kernels.episode_seed(seed, kernels.Purpose.ENV_SEED, env, number), number

@@ -54,6 +54,8 @@ def make_vec(env: Any, num_envs: int | None = None, num_workers: int | str | Non
     config = Config(preset="none", num_minibatches=1, num_steps=1, acting="local", **settings)
     check([NO_WORKERS], case_of(config, config))
     source = EnvSource(env, config, show_masks=False)
+    if source.config.agents > 1:
+        raise ConfigError("make_vec was given a game of several agents, which PPO alone trains")
     mode = parse_autoreset_mode(autoreset_mode, "make_vec")
     plan = VectorSpec(source.obs_space, source.act_space, mode, seed)
     faster = partial(workers_are_faster, source.step_seconds, source.config)

@@ -141,7 +141,7 @@ class FramePainter:
                             else Image.Resampling.LANCZOS)
 
     def _panel(self, size: tuple[int, int]) -> Image.Image:
-        seen = network_view(self.envs.policy, self.envs.obs, self.envs.states)
+        seen = network_view(self.envs.policy, self.envs.obs[:1], self.envs.states[:1])
         self.limits = np.maximum(self.limits, seen.limits)  # scales that only grow do not flicker
         return Panel(size).draw(seen._replace(limits=self.limits, names=self.names))
 

@@ -162,8 +162,8 @@ class UpdateHelper:
             self.cells.finished.hint()
 
 
-class WorkerSerial(Serial):
-    """A Serial in a worker, which begins with the episodes in its mailbox."""
+class InWorker:
+    """What a Serial in a worker has, too: it begins with the episodes in its mailbox."""
 
     mailbox: Mailbox
 
@@ -178,15 +178,16 @@ class WorkerSerial(Serial):
 
 def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen: ObservationLayout,
                        acts: ActionMapping, seed: int, rules: EpisodeRules,
-                       share: HelperPlan | None, helpers: int,
+                       share: HelperPlan | None, helpers: int, agents: int, stepper: type[Serial],
                        factories: Sequence[Factory], first: int, worker: int, arena: Arena,
                        sync: WorkerSync) -> Serial:
     """Makes, in the worker, a Serial on its slice of the environments.
 
     It acts by `recipe`, or waits for the main process's actions if that is None. With `share`, the
-    first `helpers` workers also help to compute updates.
+    first `helpers` workers also help to compute updates. Each environment has as many rows as
+    `agents`, and is stepped by a `stepper`.
     """
-    last = first + len(factories)
+    first, last = agents * first, agents * (first + len(factories))
     if recipe is None:
         groups = [range(*np.clip((group.start, group.stop), first, last) - first)
                   for group in groups]
@@ -194,8 +195,9 @@ def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen:
     else:
         groups, actor = (), LocalActor(arena, first, last, recipe, seen, acts, seed)
     views = RolloutViews.of(arena, first, last, worker)
-    serial = WorkerSerial(factories, views, actor, seed, first, groups, sync.note,
-                          f"worker {worker}, ", rules)
+    kind = type("WorkerSerial", (InWorker, stepper), {})
+    serial = kind(factories, views, actor, seed, first, groups, sync.note, f"worker {worker}, ",
+                  rules)
     serial.mailbox, serial.update = sync.mailbox, lambda call: None
     if share is not None and worker < helpers:
         serial.update = UpdateHelper(arena, share, sync, worker).update

@@ -16,12 +16,12 @@ class WorkerVecEnv:
     """Environments in worker processes; the same calls and the same arrays as Serial.
 
     `central` computes the actions in the main process; None if the workers do. `restarts` starts
-    the workers again after a fault.
+    the workers again after a fault. Each environment has as many rows as `agents`.
     """
 
     def __init__(self, team: WorkerTeam, steps: int, central: CentralActor | None,
-                 restarts: WorkerRestarts | None = None):
-        self.restarts = restarts
+                 restarts: WorkerRestarts | None = None, agents: int = 1):
+        self.restarts, self.agents = restarts, agents
         self.team, self.steps, self.central, self.begins = team, steps, central, 0
         self._inferred = -1, 0  # the first turn of a rollout, and how many turns of it are done
         self._warned = False
@@ -36,9 +36,11 @@ class WorkerVecEnv:
         if self.central:
             self.central.iteration = None
         slices = worker_slices(len(team.factories), len(team.workers))
-        self._send(protocol.START, [resumed and resumed.part(*one) for one in slices])
+        self._send(protocol.START, [
+            resumed and resumed.part(*(self.agents * e for e in one)) for one in slices])
         for worker in team.workers:
-            restarted += [worker.first_env - team.first + e for e in worker.mailbox.read()]
+            first = self.agents * (worker.first_env - team.first)
+            restarted += [first + e for e in worker.mailbox.read()]
         return restarted
 
     def use_options(self, history: ResetOptions) -> None:

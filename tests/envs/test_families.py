@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fastppo import PPO
 from fastppo.envs import families
 from fastppo.envs.families import FAMILIES_KNOWN, Family, family_of_id, is_registered, register
 from fastppo.envs.make import make_factory
@@ -127,7 +126,7 @@ class NoSuchDisplayException(Exception):
     (RuntimeError("gladLoadGL error"), "MUJOCO_GL=egl in front"),
     (RuntimeError("Cannot create multiple emulator instances per process, make sure"),
      "give num_workers the number of environments"),
-    (np.array([0.7, -1.0]), "mo_gymnasium.wrappers.LinearReward"), ([0, 0], "several agents")])
+    (np.array([0.7, -1.0]), "mo_gymnasium.wrappers.LinearReward")])
 def test_a_fault_whose_cause_is_known_is_answered_with_what_mends_it(answer, fix, trainer):
     with pytest.raises(EnvError) as error:
         trainer(lambda: Failing(answer), num_workers=0).learn(64)
@@ -138,11 +137,3 @@ def test_a_missing_display_at_import_is_answered_too(package):
     package("class NoSuchDisplayException(Exception): pass\nraise NoSuchDisplayException")
     text = message("others:Game")
     assert "importing 'others' failed" in text and "fix: PYGLET_HEADLESS=1" in text
-
-
-def test_an_environment_of_several_agents_is_refused_in_one_sentence():
-    def parallel_env():
-        return type("Parallel", (), {"possible_agents": ["one", "two"]})()
-    with pytest.raises(ConfigError) as error:
-        PPO(parallel_env)
-    assert str(error.value).endswith("parallel_env has several agents, and fastppo trains one")

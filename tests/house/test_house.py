@@ -34,7 +34,7 @@ ROWS = """
     benchmark
     reports
     ppo
-    trainer compiled ranks gpu vector runs loggers video terminal
+    trainer compiled ranks gpu vector runs loggers video terminal games
     evaluation
     learner
     workers

@@ -1,0 +1,249 @@
+"""Games of several agents: a PettingZoo ParallelEnv, one row of the rollout for each agent.
+
+    {agent: obs} of env.reset, env.step  ->  one space for all agents  ->  row k: possible_agents[k]
+
+An agent's observation has its number beside it, so that one network plays for all of them.
+"""
+
+import math
+import pkgutil
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Space
+
+from fastppo.errors import Set, SpaceError
+from fastppo.spaces.leaves import (
+    AGENT,
+    CHOICES,
+    MASK,
+    OBS_KEY,
+    STATE,
+    brief_text,
+    fitting_array,
+    mask_leaf,
+    masked_space,
+)
+
+
+class Turn(NamedTuple):
+    """What a step gave to an agent that took part in it."""
+
+    rew: Any
+    term: Any
+    trunc: Any
+
+
+class Game(gym.Env):
+    """A ParallelEnv, whose agents have one observation space and one action space.
+
+    `seats` are its rows. Spaces that differ between agents are padded, see `common_space`. With
+    `agent_index` observations have the number of the agent, one-hot in the network, and with
+    `shows_state` the state of the whole game. `alive` [n] says who acts in the next step; nobody
+    does when the game is over, and all who took part are `ended`. It is truncated after `limit`
+    steps.
+    """
+
+    def __init__(self, env: Any, agent_index: bool = True, shows_state: bool = False,
+                 limit: float = math.inf):
+        self.env, self.agents, self.limit = env, list(env.possible_agents), limit
+        self.obs = {agent: env.observation_space(agent) for agent in self.agents}
+        self.acts = {agent: env.action_space(agent) for agent in self.agents}
+        self.metadata, self.render_mode = env.metadata or {}, getattr(env, "render_mode", None)
+        self.action_space = common_space("actions", self.acts)
+        self.obs_space = common_space("observations", self.obs)
+        beside = {AGENT: Discrete(len(self.agents))} if agent_index and len(self.agents) > 1 else {}
+        if shows_state:
+            beside[STATE] = env.state_space
+        parts = self.obs_space.spaces if isinstance(self.obs_space, Dict) else {
+            OBS_KEY: self.obs_space}
+        if AGENT in beside and AGENT in parts:
+            raise SpaceError(f"the observations have a part {AGENT!r}, which would be the number of"
+                             " the agent", Set(agent_index=False))
+        self.beside, space = beside, Dict({**parts, **beside}) if beside else self.obs_space
+        self.masked = isinstance(self.action_space, CHOICES) and mask_leaf(
+            space, self.action_space) is None and (
+            any(one != self.action_space for one in self.acts.values())
+            or any(MASK in info for info in env.reset(seed=0)[1].values()))
+        self.observation_space = masked_space(space, self.action_space) if self.masked else space
+        self.seats = [Seat(self, k) for k in range(len(self.agents))]
+        self.alive, self.ended, self.steps = [False] * len(self.agents), set[str](), 0
+        self.totals = [0.0] * len(self.agents)  # returns of this game
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        """Begins a game: ({row: observation} of the agents that are there, {})."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        self.steps, self.ended, self.totals = 0, set(), [0.0] * len(self.agents)
+        self.alive = [agent in self.env.agents for agent in self.agents]
+        if not any(self.alive):
+            raise ValueError("the game has no agents after its reset")
+        return self._seen(obs, infos, self.alive), {}
+
+    def step(self, actions: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Turn]]:
+        """Plays the actions [n] of the agents that are alive: observations and turns by row.
+
+        Those who are new have an observation and no turn. Raises ValueError for an agent that
+        leaves without its end, comes back, is rewarded without being there, or is unknown.
+        """
+        acting = {agent: self._action(agent, action) for agent, action, alive in zip(
+            self.agents, actions, self.alive) if alive}
+        obs, rews, terms, truncs, infos = self.env.step(acting)
+        self.steps += 1
+        there = set(self.env.agents)
+        if unknown := [agent for agent in (*there, *rews) if agent not in self.agents]:
+            raise ValueError(f"{unknown[0]} is not one of the possible_agents")
+        if gone := sorted({*rews} - {*acting} - there):
+            raise ValueError(f"{gone[0]} is rewarded, but is not in the game")
+        cut = self.steps >= self.limit
+        turns = {k: Turn(rews[agent], terms[agent], truncs[agent] or cut)
+                 for k, agent in enumerate(self.agents) if agent in acting}
+        for k, (rew, term, trunc) in turns.items():
+            self.totals[k] += float(rew)
+            if term or trunc:
+                self.ended.add(self.agents[k])
+            elif self.agents[k] not in there:
+                raise ValueError(f"{self.agents[k]} has left the game, but neither terminated nor"
+                                 " truncated")
+        if again := sorted((there & self.ended) - {*acting}):
+            raise ValueError(f"{again[0]} is in the game again after its end")
+        self.alive = [agent in there and agent not in self.ended and not cut
+                      for agent in self.agents]
+        seen = [alive or k in turns for k, alive in enumerate(self.alive)]
+        return self._seen(obs, infos, seen), turns
+
+    def render(self) -> Any:
+        """The frame of the game."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def _seen(self, obs: Mapping[str, Any], infos: Mapping[str, Any], which: Sequence[bool]
+              ) -> dict[int, Any]:
+        """The observations of the agents `which` [n], by row, in the common space."""
+        return {k: self._observation(k, obs[agent], infos.get(agent, {}))
+                for k, agent in enumerate(self.agents) if which[k]}
+
+    def _observation(self, k: int, obs: Any, info: Mapping[str, Any]) -> Any:
+        obs = padded(obs, self.obs[self.agents[k]], self.obs_space)
+        if not (self.beside or self.masked):
+            return obs
+        parts = dict(obs) if isinstance(self.obs_space, Dict) else {OBS_KEY: obs}
+        if AGENT in self.beside:
+            parts[AGENT] = k
+        if STATE in self.beside:
+            parts[STATE] = self.env.state()
+        if self.masked:
+            mask, own = np.zeros(self.observation_space[MASK].shape, np.int8), info.get(MASK, 1)
+            act = self.acts[self.agents[k]]
+            mask[:len(own) if np.ndim(own) else act.n if isinstance(act, Discrete) else None] = own
+            parts[MASK] = mask
+        return parts
+
+    def _action(self, agent: str, action: Any) -> Any:
+        """An action of the common space as the agent takes it: without what was padded."""
+        shape = self.acts[agent].shape
+        return action[tuple(map(slice, shape))] if shape and shape != action.shape else action
+
+
+class Seat(gym.Env):
+    """A row of a game: agent `number`. `reset` and `step` are those of the whole game."""
+
+    def __init__(self, game: Game, number: int):
+        self.game, self.number, self.metadata = game, number, game.metadata
+        self.observation_space, self.action_space = game.observation_space, game.action_space
+        self.render_mode = game.render_mode
+        self.reset, self.render = game.reset, game.render
+
+    def step(self, actions: Sequence[Any]):
+        """(observations by row, mean reward, whether the game is over, False, {}) of a step."""
+        obs, turns = self.game.step(actions)
+        rew = sum(float(turn.rew) for turn in turns.values()) / len(self.game.agents)
+        return obs, rew, not any(self.game.alive), False, {}
+
+    @property
+    def spec(self) -> Any:
+        """That of the game, which Gymnasium gives it later."""
+        return self.game.spec
+
+    def close(self) -> None:
+        """Closes the game, with its first seat."""
+        if not self.number:
+            self.game.close()
+
+
+class Alone(gym.Wrapper):
+    """A game of one agent, as any environment."""
+
+    def reset(self, **given: Any):
+        """See gymnasium.Env.reset."""
+        obs, info = self.env.reset(**given)
+        return obs[0], info
+
+    def step(self, action: Any):
+        """See gymnasium.Env.step."""
+        obs, turns = self.env.step([action])
+        return obs[0], *turns[0], {}
+
+
+def common_space(what: str, spaces: Mapping[str, Space]) -> Space:
+    """One space for the `spaces` of all agents, by name: Boxes of one rank and type padded with
+    zeros at the end, and the largest of several Discretes.
+
+    Dicts are so by key. Raises SpaceError, which names two agents, for others that differ.
+    """
+    (one, first), *others = spaces.items()
+    for two, other in others:
+        if other == first:
+            continue
+        alike = type(other) is type(first) and (
+            isinstance(first, Box) and (first.dtype, len(first.shape)) == (
+                other.dtype, len(other.shape))
+            or isinstance(first, Discrete) and first.start == other.start
+            or isinstance(first, Dict) and first.keys() == other.keys())
+        if not alike:
+            raise SpaceError(f"the {what} of {one} are of the space {brief_text(first)}, those of"
+                             f" {two} of {brief_text(other)}, and one network plays for all agents",
+                             "give all Boxes or Discretes, which differ in their sizes alone")
+    if all(other == first for _, other in others):
+        return first
+    if isinstance(first, Dict):
+        return Dict({key: common_space(f"{what}[{key!r}]", {
+            agent: space[key] for agent, space in spaces.items()}) for key in first})
+    if isinstance(first, Discrete):
+        return Discrete(max(space.n for space in spaces.values()), start=first.start)
+    shape = tuple(np.max([space.shape for space in spaces.values()], 0).tolist())
+    empty = Box(0, 0, shape, first.dtype)
+    return Box(np.min([padded(space.low, space, empty) for space in spaces.values()], 0),
+               np.max([padded(space.high, space, empty) for space in spaces.values()], 0),
+               dtype=first.dtype)
+
+
+def padded(value: Any, own: Space, space: Space) -> Any:
+    """A value of one agent's `own` space as one of the common `space`; ValueError if it is none."""
+    if isinstance(space, Dict):
+        return {key: padded(value[key], own[key], part) for key, part in space.items()}
+    if own.shape == space.shape:
+        return value  # which is checked where it is stored
+    whole, part = np.zeros(space.shape, space.dtype), tuple(map(slice, own.shape))
+    whole[part] = fitting_array(value, "observation", own.shape, space.dtype)
+    return whole
+
+
+def make_game(entry_point: str, **kwargs: Any) -> Game:
+    """The game of `module:function`, which makes a ParallelEnv; the entry point of its id."""
+    return Game(pkgutil.resolve_name(entry_point)(**kwargs))
+
+
+def register_pettingzoo() -> None:
+    """Registers the parallel games of PettingZoo and mpe2, such as sisl/multiwalker-v9."""
+    import mpe2
+    from pettingzoo import parallel_registry
+    games = {name: spec.entry_point for name, spec in parallel_registry.items()} | {
+        f"mpe2/{part.name}": f"mpe2.{part.name}:parallel_env"
+        for part in pkgutil.iter_modules(mpe2.__path__) if "_v" in part.name}
+    for name, entry_point in games.items():
+        gym.register(name.replace("_v", "-v"), "fastppo.envs.games:make_game", order_enforce=False,
+                     disable_env_checker=True, kwargs={"entry_point": entry_point})
