@@ -1,6 +1,6 @@
 """Functions that make the environments of packages which need more than an id.
 
-Each is named on the command line: `python main.py --env_name=examples.packages:crafter`.
+Each is named on the command line: `python main.py --env_name=examples.packages:Crafter`.
 docs/environments.md has the packages, and what each of them needs.
 """
 
@@ -28,7 +28,7 @@ def airstriker() -> gym.Env:
 
 
 def vizdoom() -> gym.Env:
-    """ViZDoom's screen without the game variables, so that settings of images apply to it."""
+    """ViZDoom's screen without the game variables: an image alone has a compiled network."""
     import vizdoom.gymnasium_wrapper  # noqa: F401
     env = gym.make("VizdoomBasic-v1")
     return gym.wrappers.TransformObservation(env, lambda obs: obs["screen"],

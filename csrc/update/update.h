@@ -16,8 +16,9 @@
 enum { MAX_LAYERS = 64, MAX_SHARDS = 8, SHARD_ROWS = 32 };
 
 /* Networks with more parameters have shards of twice as many rows, if these are two shards at
- * least: every shard leaves a gradient of all parameters to be read and added. They also compute it in the workspace and copy it: it is
- * written in columns, which takes 1.25 times as long in shared memory, whose pages are small. */
+ * least: every shard leaves a gradient of all parameters to be read and added. They also compute
+ * it in the workspace and copy it: it is written in columns, which takes 1.25 times as long in
+ * shared memory, whose pages are small. */
 enum { MANY_PARAMS = 1 << 19 };
 
 /* Means over a minibatch, in the order of statistics.LOSSES; then the norm of the

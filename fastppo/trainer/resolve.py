@@ -101,8 +101,8 @@ def _convolves(config: Config, seen: ObservationLayout) -> bool:
 def _suits_gpu(config: Config, seen: ObservationLayout) -> bool:
     """True if device=auto takes a GPU: for convolutions and for layers of WIDE_LAYER units.
 
-    Other networks act and learn faster on the CPU, in workers and in C. The rule stands in for
-    figures, which no GPU has given yet. Settings of one device alone decide before it.
+    Other networks act and learn faster on the CPU, in workers and in C. For layers no GPU has been
+    measured yet. Settings of one device alone decide before it.
     """
     if config.device_ids or config.learner == "graph" or config.precision == "tf32":
         return True

@@ -226,7 +226,7 @@ def restarted_on_fault(ppo) -> Iterator[None]:
         if not _restarted(ppo, error):
             raise
     except torch.OutOfMemoryError as error:
-        parts, envs = ppo.config.num_microbatches, ppo.config.rows
+        parts, envs = ppo.config.num_microbatches, ppo.config.num_envs
         what = f"{ppo.config.device} has run out of memory: {str(error).splitlines()[0]}"
         raise Error(what, (Set(num_microbatches=2 * parts), Set(num_envs=max(1, envs // 2)))
                     ) from error
