@@ -11,6 +11,7 @@ rollout: the environment that was inside a call is replayed (replay.py), and a l
 writes the same values again.
 """
 
+import math
 from typing import Any, Sequence
 
 import numpy as np
@@ -39,8 +40,6 @@ class Serial(Environments):
         self.writer = rollout_recorder.ObservationWriter(views, self.layout, first)
         self.obs = self.writer.rows
         self.log, self.steps = log, [None] * len(self.envs)  # (step, limit) of running episodes
-
-    resume_episode = replay.resume_episode
 
     def warmup(self, steps: int) -> None:
         """Takes `steps` random steps into obs[0 .. steps]; no statistic counts them."""
@@ -137,10 +136,22 @@ class Serial(Environments):
         if trunc and not term:
             actor.truncated(t, e)
 
+    def play_again(self, e: int, histories: Sequence[replay.EpisodeHistory], actor: Actor,
+                   seconds: float = math.inf) -> Sequence[float]:
+        """Brings environment e to the end of its history, whose actions `actor` stored.
+
+        Returns the return by row; see replay_episode.
+        """
+        (obs, info), total = replay.replay_episode(self, e, histories[0], actor.to_env, seconds)
+        if obs is not None:
+            self.receive(e, obs, info)
+        return [total]
+
     def _restore(self, actor: Actor, e: int) -> None:
         """Brings environment e, interrupted inside a call, back to the end of its last step."""
-        stop = self.recorder.origin + self.progress.t
-        history = self.log.history(e, self.running[e], stop)
-        replay.replay_episode(self, e, history, actor.to_env)
+        stop, rows = self.recorder.origin + self.progress.t, range(e, e + self.agents)
+        histories = [self.log.history(row, self.running[e], stop) for row in rows]
+        self.play_again(e, histories, actor)
         # Its next episode begins after step t.
-        self.progress.done, self.progress.stepping = e + (history.start > stop), None
+        self.progress.done = e + self.agents * (histories[0].start > stop)
+        self.progress.stepping = None

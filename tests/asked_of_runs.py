@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from fastppo import reference
+from fastppo.trainer.callbacks import rollout_collected
 from fastppo.update.batches import flatten_rollout
 
 
@@ -21,6 +22,17 @@ def weights(ppo):
 def plan_array(rows) -> np.ndarray:
     """The plan of a network, i64 [l 12]; columns that a row lacks are 0."""
     return np.array([(*row, *[0] * (12 - len(row))) for row in rows], np.int64)
+
+
+def iterations(ppo, count, left):
+    """What `left(ppo, rollout)` finds after each of some iterations; a pending one is the first."""
+    found = []
+    for _ in range(count):
+        rollout = ppo.rollout if ppo.pending else ppo.collect()
+        rollout_collected(ppo, rollout)
+        ppo.update(rollout)
+        found.append(left(ppo, rollout))
+    return found
 
 
 def log_ratio(ppo, rollout):

@@ -46,9 +46,7 @@ class Recorder:
 
     def __init__(self, ppo):
         self.config, self.same_game = ppo.config, ppo.arena["same_game"]
-        self.to_env = to_env = ppo.policy.actions.to_env()
-        if ppo.config.agents > 1:
-            self.to_env = lambda rows: [*map(to_env, rows)]
+        self.to_env = ppo.policy.actions.to_env(ppo.config.agents)
         self.rollouts: list[tuple[np.ndarray, ...]] = []
 
     def take(self, rollout) -> None:

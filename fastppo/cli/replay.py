@@ -114,14 +114,13 @@ def make_environment(bundle, options: Replay, path: Path) -> tuple[Any, Callable
                            kwargs, **wrapping(stored))
     envs = ReplayEnvs(factory, bundle.seed, bundle.place.env, bundle.options)
     actions, taken = ActionMapping(envs.envs[0].action_space, bundle.form), bundle.history.actions
-    agents = len(envs.envs)
+    agents = envs.agents
     shape = (agents, *actions.store.shape)[agents == 1:]
     if (taken.dtype, taken.shape[1:]) != (actions.store.dtype, shape):
         envs.close()
         raise ConfigError(f"the actions in {path}, {taken.dtype} {taken.shape[1:]}, are not of the"
                           f" space {actions.space}", "give the environment of the run")
-    to_env = actions.to_env()
-    return envs, to_env if agents == 1 else lambda rows: [*map(to_env, rows)]
+    return envs, actions.to_env(agents)
 
 
 def indented(text: str) -> str:

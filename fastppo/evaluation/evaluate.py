@@ -92,8 +92,6 @@ class EvaluationEnvs(Environments):
         super().__init__(factories, seed, name="evaluation, ")
         self.check_apart()
         self.policy, self.layout, count = policy, policy.observer.layout, len(self.envs)
-        self.agents = count // len(factories)
-        self.starts = range(0, count, self.agents)
         self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
         self.states = np.zeros((count, policy.memory), np.float32)
         self.limits = [MAX_STEPS if step_limit(env) is None else math.inf for env in self.envs]
@@ -168,11 +166,11 @@ class EvaluationEnvs(Environments):
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
         """Stores an observation as training does; raises ValueError if its space refuses it."""
-        for k, one in obs.items() if self.agents > 1 else ((0, obs),):
-            row = slice(e + k, e + k + 1)
+        game = self.envs[e].game if self.agents > 1 else None
+        for k, one in obs.items() if game else ((0, obs),):
+            row, over = slice(e + k, e + k + 1), not game.alive[k] if game else ended
             self.obs[row] = self.layout.rows([one])
-            ended = ended if self.agents == 1 else not self.envs[row.start].game.alive[k]
-            if not ended and (found := self.layout.unusable(self.obs[row])):
+            if not over and (found := self.layout.unusable(self.obs[row])):
                 raise found[1]
 
     def _noise(self, e: int) -> np.ndarray:

@@ -6,7 +6,7 @@ begins there. The rows in between are no steps: valid is false, and what they se
 
 import math
 import time
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN, SAME_GAME
 from fastppo.envs.games import Game
 from fastppo.errors import EnvError
 from fastppo.spaces.leaves import leaf_arrays
-from fastppo.stepping import replay
 from fastppo.stepping.actors import Actor
 from fastppo.stepping.environments import RunningEpisode, checked_reward
+from fastppo.stepping.replay import EpisodeHistory
 from fastppo.vecenv import Serial
 
 
@@ -29,8 +29,7 @@ class Games(Serial):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.agents, count = len(self.envs[0].game.agents), len(self.envs)
-        self.starts, self.born = range(0, count, self.agents), [0] * count
+        self.born = [0] * len(self.envs)
         self.limits = [seat.game.limit for seat in self.envs]
         absent = [np.zeros_like(x[0]) for x in leaf_arrays(self.writer.staging)]
         if self.layout.mask is not None:  # every action counts as legal
@@ -38,10 +37,6 @@ class Games(Serial):
         self.absent = absent[0] if self.writer.plain else absent
         if (note := self.note) is not None:
             self.note = lambda step, e: note(step, e // self.agents)
-
-    def number(self, e: int) -> int:
-        """The number of row e's game in the run, which has the seeds of an environment."""
-        return (self.first + e) // self.agents
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
@@ -91,38 +86,14 @@ class Games(Serial):
         if over:
             self.begin_next(e)
 
-    def _restore(self, actor: Actor, e: int) -> None:
-        """See Serial._restore, for the game of row e."""
-        stop = self.recorder.origin + self.progress.t
-        histories = [self.log.history(row, self.running[e], stop)
-                     for row in range(e, e + self.agents)]
-        replay_game(self, e, histories)
-        self.progress.done = e + self.agents * (histories[0].start > stop)
-        self.progress.stepping = None
-
-    def resume_episode(self, e: int, resumed: replay.ResumedEpisodes) -> bool:
-        """See replay.resume_episode, for the game of row e."""
-        part = slice(e, e + self.agents)
-        histories = resumed.histories[part]
-        limit = self.new_episode(e, histories[0].number).limit
-        if resumed.step - histories[0].start >= limit or histories[0].actions is None:
-            return False
-        for _ in range(2):  # the cause of a failure may have been outside
-            try:
-                totals = replay_game(self, e, histories, self.rules.replay_timeout)
-                self.recorder.returns[part] = totals
-                self.writer.copy(self.obs[-1], range(e, part.stop))
-                return all(one.tobytes() == two.tobytes() for one, two in zip(
-                    leaf_arrays(self.obs[-1][part]), leaf_arrays(resumed.obs[part])))
-            except EnvError as error:
-                replay.log.warning("a replay has failed: %s", error.what)
-                if isinstance(error.__cause__, TimeoutError):
-                    break
-        return False
+    def play_again(self, e: int, histories: Sequence[EpisodeHistory], actor: Actor,
+                   seconds: float = math.inf) -> Sequence[float]:
+        """See Serial.play_again, for the game of row e."""
+        return replay_game(self, e, histories, actor.to_env, seconds)
 
 
-def replay_game(games: Games, e: int, histories: Sequence[replay.EpisodeHistory],
-                seconds: float = math.inf) -> list[float]:
+def replay_game(games: Games, e: int, histories: Sequence[EpisodeHistory],
+                to_env: Callable[[np.ndarray], list], seconds: float) -> Sequence[float]:
     """Plays the game of row e again by the actions of its rows; their returns until then.
 
     Raises EnvError as replay.replay_episode does.
@@ -134,7 +105,6 @@ def replay_game(games: Games, e: int, histories: Sequence[replay.EpisodeHistory]
     begun, game = time.monotonic(), games.envs[e].game
     games.begin_episode(e, games.new_episode(e, first_number)._replace(start=first_start))
     totals, alive = np.zeros(games.agents), game.alive
-    to_env = games.actor.to_env
     for step, taken in enumerate(zip(*(to_env(one.actions) for one in histories)), first_start + 1):
         try:
             if time.monotonic() - begun > seconds:

@@ -93,13 +93,13 @@ class ReplayEnvs(Environments):
 
     def __init__(self, factory: Factory, seed: int, number: int, options: ResetOptions = ()):
         super().__init__([factory], seed, number, name="replay, ")
-        self.options = options
+        self.options, self.first = options, number * self.agents
         self.layout = ObservationLayout(self.envs[0].observation_space, self.envs[0].action_space)
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
         """Raises ValueError for an observation that training refuses."""
-        for one in obs.values() if len(self.envs) > 1 else [obs]:
+        for one in obs.values() if self.agents > 1 else [obs]:
             if found := self.layout.unusable(self.layout.rows([one])):
                 raise found[1]
 

@@ -55,11 +55,15 @@ class ActionMapping:
         self.space, self.bounds_map, self.store = space, bounds_map, action_storage(space)
         self.size = math.prod(self.store.shape)
 
-    def to_env(self) -> Callable[[np.ndarray], list[Any]]:
+    def to_env(self, agents: int = 1) -> Callable[[np.ndarray], list[Any]]:
         """The function from stored actions [n ...] to n actions of the environment.
 
-        The arrays it returns are new, so an environment may keep them.
+        With several `agents` from [n agents ...] to n lists, of an action for each. The arrays it
+        returns are new, so an environment may keep them.
         """
+        if agents > 1:
+            of_each = self.to_env()
+            return lambda act: [*map(of_each, act)]
         space, shape, dtype = self.space, self.space.shape, self.space.dtype
         if isinstance(space, (Dict, Tuple)):
             return self._parts_to_env()

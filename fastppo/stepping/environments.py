@@ -48,9 +48,10 @@ OPEN: weakref.WeakSet = weakref.WeakSet()  # all Environments of this process
 class Environments:
     """Environments [first, first + n) of a run, in one process, and their running episodes.
 
-    `seed` is the run's, `now` the number of the current step. Before every call into an environment
-    `note(step, env)`, if there is one, is called with the step of its episode or -1 for a reset.
-    `name` is that of the worker. Raises EnvError for a fault of an environment.
+    A game of several `agents` has as many rows here, one after the other, and the first stands for
+    the game. `seed` is the run's, `now` the number of the current step. Before every call into an
+    environment `note(step, env)`, if there is one, is called with the step of its episode or -1 for
+    a reset. `name` is that of the worker. Raises EnvError for a fault of an environment.
     """
 
     def __init__(self, factories: Sequence[Factory], seed: int | None, first: int = 0,
@@ -61,12 +62,13 @@ class Environments:
         self.running, self.now = [RunningEpisode(-1, None, 0)] * len(self.envs), -1
         self.discarded = [(-1, 0)] * len(self.envs)  # last step that was, and how many in a row
         self.options: ResetOptions = ()
-        self.starts = range(len(self.envs))  # the environments with which episodes begin: all
+        self.agents = len(self.envs) // len(factories)
+        self.starts = range(0, len(self.envs), self.agents)  # rows with which episodes begin
         OPEN.add(self)
 
     def number(self, e: int) -> int:
-        """The number of environment e in the run."""
-        return self.first + e
+        """The number in the run of the environment, or the game, of row e."""
+        return (self.first + e) // self.agents
 
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:

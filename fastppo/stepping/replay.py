@@ -225,11 +225,10 @@ def begin_episodes(envs: Any, resumed: ResumedEpisodes | None, episode: int) -> 
     for e in envs.starts:
         if resumed is None:
             envs.begin_episode(e, envs.new_episode(e, episode))
-        elif not envs.resume_episode(e, resumed):
+        elif not resume_episode(envs, e, resumed):
             envs.begin_episode(e, envs.new_episode(e, resumed.histories[e].number + 1))
-            rows = range(e, e + envs.starts.step)
-            envs.recorder.returns[rows.start:rows.stop] = 0.0
-            restarted += rows
+            envs.recorder.returns[e:e + envs.agents] = 0.0
+            restarted += range(e, e + envs.agents)
     return restarted
 
 
@@ -238,21 +237,20 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
 
     An environment that fails in its replay gets a second one: the cause may have been outside.
     """
-    history = resumed.histories[e]
+    rows, history = slice(e, e + envs.agents), resumed.histories[e]
+    histories = resumed.histories[rows]
     failed_twice = resumed.step - history.start >= envs.new_episode(e, history.number).limit
     if failed_twice or history.actions is None:  # its next step; or it is too long
         return False
     for _ in range(2):
         try:
-            (obs, info), total = replay_episode(
-                envs, e, history, envs.actor.to_env, envs.rules.replay_timeout)
-            envs.recorder.returns[e] = total
-            if obs is not None:
-                envs.receive(e, obs, info)
-            envs.writer.copy(envs.obs[-1], range(e, e + 1))
-            return (total == history.total or math.isnan(history.total)) and all(
+            totals = envs.play_again(e, histories, envs.actor, envs.rules.replay_timeout)
+            envs.recorder.returns[rows] = totals
+            envs.writer.copy(envs.obs[-1], range(rows.start, rows.stop))
+            return all(total == one.total or math.isnan(one.total)
+                       for total, one in zip(totals, histories)) and all(
                 one.tobytes() == two.tobytes() for one, two in zip(
-                    leaf_arrays(envs.obs[-1][e:e + 1]), leaf_arrays(resumed.obs[e:e + 1])))
+                    leaf_arrays(envs.obs[-1][rows]), leaf_arrays(resumed.obs[rows])))
         except EnvError as error:
             log.warning("a replay has failed: %s", error.what)
             if isinstance(error.__cause__, TimeoutError):

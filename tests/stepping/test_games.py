@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from asked_of_runs import assert_ratio_is_one
+from asked_of_runs import assert_ratio_is_one, iterations
 from fault_envs import guard, holds
 from games_for_tests import Central, InfoMasked, Masked, Reaching, Scripted, Uneven
 from gymnasium.spaces import Box, Discrete
@@ -362,17 +362,6 @@ def made(name, **settings):
     return PPO(make, **SETTINGS | own | settings)
 
 
-def iterations(ppo, count):
-    """What some iterations leave behind, as bytes and numbers."""
-    found = []
-    for _ in range(count):
-        rollout = ppo.rollout if ppo.pending else ppo.collect()
-        rollout_collected(ppo, rollout)
-        ppo.update(rollout)
-        found.append(bits(ppo, rollout))
-    return found
-
-
 def bits(ppo, rollout):
     """All that an iteration has left behind; what is no step is poison, and not compared."""
     valid, arrays = rollout.valid.numpy(), {}
@@ -393,10 +382,10 @@ def test_the_same_bits_come_of_any_number_of_workers(name, acting):
     found = []
     for workers in (0, 1, 2, 3):
         with made(name, num_workers=workers, acting=acting) as ppo:
-            found.append(iterations(ppo, 4))
+            found.append(iterations(ppo, 4, bits))
     assert found[1:] == found[:1] * 3
     with made(name, acting=acting, seed=4) as ppo:
-        assert iterations(ppo, 4) != found[0]
+        assert iterations(ppo, 4, bits) != found[0]
 
 
 @pytest.mark.some(2)
@@ -406,16 +395,16 @@ def test_the_same_bits_come_of_any_number_of_workers(name, acting):
 def test_a_resumed_run_is_the_same_bit_for_bit(name, workers, tmp_path):
     path, make = tmp_path / "c.safetensors", GAMES[name][0]
     with made(name, num_workers=workers[0], num_steps=5) as ppo:
-        iterations(ppo, 3)
+        iterations(ppo, 3, bits)
         ppo.checkpoint(path)
-        want = iterations(ppo, 1)
+        want = iterations(ppo, 1, bits)
         ppo.collect()
         ppo.checkpoint(tmp_path / "pending.safetensors")  # of the iteration before
-        want += iterations(ppo, 4)
+        want += iterations(ppo, 4, bits)
     with PPO.resume(path, make, num_workers=workers[1]) as ppo:
-        assert iterations(ppo, 5) == want
+        assert iterations(ppo, 5, bits) == want
     with PPO.resume(tmp_path / "pending.safetensors", make, num_workers=workers[1]) as ppo:
-        assert iterations(ppo, 4) == want[1:]
+        assert iterations(ppo, 4, bits) == want[1:]
 
 
 @pytest.mark.parametrize("workers", [
@@ -424,7 +413,7 @@ def test_games_too_long_to_be_replayed_give_way_to_their_next_ones(workers, tmp_
     path, settings = tmp_path / "c.safetensors", dict(num_steps=2, replay_limit=3)
     with made("gru", **settings) as ppo:
         for _ in range(99):
-            iterations(ppo, 1)
+            iterations(ppo, 1, bits)
             numbers, starts = ppo.collector.snapshots.log.state.episodes[:, :2].T.tolist()
             long = [ppo.progress.iteration * 2 - start > 3 for start in starts]
             if any(long) and not all(long):
@@ -441,9 +430,9 @@ def test_games_too_long_to_be_replayed_give_way_to_their_next_ones(workers, tmp_
             assert not rollout.state[0, row].any()
         ppo.update(rollout)
         ppo.checkpoint(path)
-        want = iterations(ppo, 1)
+        want = iterations(ppo, 1, bits)
     with PPO.resume(path, Scripted, replay_limit=3) as ppo:
-        assert iterations(ppo, 1)[0]["weights"] == want[0]["weights"]
+        assert iterations(ppo, 1, bits)[0]["weights"] == want[0]["weights"]
 
 
 MODULES = ("collect vecenv envs/games games/stepper stepping/replay stepping/environments"
@@ -458,8 +447,8 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(name, workers, acting
     settings = dict(num_workers=workers, acting=acting, num_steps=8)
     with guard(300), made(name, **settings) as ppo:
         with Interruption(-1, MODULES) as counted:
-            want = iterations(ppo, 2)
-        want += iterations(ppo, 2)
+            want = iterations(ppo, 2, bits)
+        want += iterations(ppo, 2, bits)
     struck, points = set(), 8 if workers else 24
     for at in np.linspace(1, counted.lines, points).astype(int).tolist():
         with guard(300), made(name, **settings) as ppo:
@@ -467,7 +456,7 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(name, workers, acting
             with Interruption(at, MODULES) as strike:
                 while len(found) < 4:
                     try:
-                        found += iterations(ppo, 1)
+                        found += iterations(ppo, 1, bits)
                     except KeyboardInterrupt:
                         struck.add(strike.place)
             assert found == want, strike.place
@@ -480,15 +469,15 @@ def test_an_interrupt_at_any_line_of_games_changes_no_bit(acting):
     settings, modules = dict(acting=acting, num_steps=4, norm_obs=False), "games/stepper"
     with made("scripted", **settings) as ppo:
         with Interruption(-1, modules) as counted:
-            want = iterations(ppo, 3)
-        want += iterations(ppo, 1)
+            want = iterations(ppo, 3, bits)
+        want += iterations(ppo, 1, bits)
     for at in range(1, counted.lines, 3):
         with guard(300), made("scripted", **settings) as ppo:
             found = []
             with Interruption(at, modules) as strike:
                 while len(found) < 4:
                     try:
-                        found += iterations(ppo, 1)
+                        found += iterations(ppo, 1, bits)
                     except KeyboardInterrupt:
                         pass
             assert found == want, (at, strike.place)
@@ -508,7 +497,7 @@ def test_workers_that_start_again_change_no_bit(name, monkeypatch):
                     process = ppo.collector.vec.team.workers[1].process
                     os.kill(process.pid, signal.SIGKILL)
                     assert holds(lambda one=process: one.poll() is not None)
-                found[-1] += [{**one, "numbers": None} for one in iterations(ppo, 1)]
+                found[-1] += [{**one, "numbers": None} for one in iterations(ppo, 1, bits)]
             assert ppo.collector.vec.restarts.count == len(killed)
     assert found[0] == found[1]
 
@@ -706,7 +695,7 @@ def test_a_run_goes_on_with_as_many_agents_as_it_had(agent_index, tmp_path):
     path = tmp_path / "c.safetensors"
     for count in (1, 2):
         with PPO(of(count), **SETTINGS | dict(agent_index=agent_index)) as ppo:
-            iterations(ppo, 1)
+            iterations(ppo, 1, bits)
             ppo.checkpoint(path)
         with pytest.raises((ConfigError, CheckpointError), match=(
                 "agents is 2, but Scripted has 3" if count == 2 else "does not fit this run")):

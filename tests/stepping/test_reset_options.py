@@ -9,6 +9,7 @@ import signal
 import gymnasium as gym
 import numpy as np
 import pytest
+from asked_of_runs import iterations
 from fault_envs import guard, holds
 from gymnasium.spaces import Box, Discrete
 from interruption import Interruption
@@ -19,7 +20,6 @@ from fastppo.config import Config
 from fastppo.errors import ConfigError, EnvError
 from fastppo.runs.crash_bundle import read_bundle
 from fastppo.stepping.rollout_recorder import MAX_INFO_KEYS
-from fastppo.trainer.callbacks import rollout_collected
 from fastppo.workers import team
 
 SETTINGS = dict(preset="none", seed=3, num_envs=3, num_steps=8, num_minibatches=2, epochs=1,
@@ -64,16 +64,10 @@ OPTIONS = {"dict": {"level": 2}, "list": [{"level": e} for e in (3, 0, 7)], "ris
            "falling": falling}
 
 
-def iterations(ppo, count):
-    """What some iterations leave behind, as bytes and numbers."""
-    found = []
-    for _ in range(count):
-        rollout = ppo.rollout if ppo.pending else ppo.collect()
-        rollout_collected(ppo, rollout)
-        ppo.update(rollout)
-        found.append(([x.numpy().tobytes() for x in rollout], ppo.episodes.stats(),
-                      ppo.learner.flat.values.numpy().tobytes()))
-    return found
+def bits(ppo, rollout):
+    """All that an iteration has left behind, as bytes and numbers."""
+    return ([x.numpy().tobytes() for x in rollout], ppo.episodes.stats(),
+            ppo.learner.flat.values.numpy().tobytes())
 
 
 def levels(ppo, count):
@@ -120,10 +114,10 @@ def test_the_same_bits_come_of_any_number_of_workers(name):
     for workers, acting in ((0, "local"), (1, "local"), (3, "local")):
         with PPO(Levels, reset_options=OPTIONS[name], num_workers=workers, acting=acting,
                  **SETTINGS) as ppo:
-            found.append(iterations(ppo, 6))
+            found.append(iterations(ppo, 6, bits))
     assert found[0] == found[1] == found[2]
     with PPO(Levels, num_workers=0, acting="local", **SETTINGS) as ppo:
-        assert iterations(ppo, 6) != found[0]
+        assert iterations(ppo, 6, bits) != found[0]
 
 
 @pytest.mark.some(3)
@@ -132,32 +126,32 @@ def test_the_same_bits_come_of_any_number_of_workers(name):
 def test_a_resumed_run_is_the_same_bit_for_bit(name, workers, tmp_path):
     path, options = tmp_path / "c.safetensors", OPTIONS[name]
     with PPO(Levels, reset_options=options, num_workers=0, **SETTINGS) as ppo:
-        iterations(ppo, 3)
+        iterations(ppo, 3, bits)
         ppo.checkpoint(path)
-        want = iterations(ppo, 1)
+        want = iterations(ppo, 1, bits)
         ppo.collect()
         ppo.checkpoint(tmp_path / "pending.safetensors")  # of the iteration before
-        want += iterations(ppo, 4)
+        want += iterations(ppo, 4, bits)
     again = {"reset_options": options} if callable(options) else {}
     if again:
         with pytest.raises(ConfigError, match="(?s)had your own reset_options.*fix: reset_options"):
             PPO.resume(path, Levels)
     with PPO.resume(path, Levels, num_workers=workers, **again) as ppo:
-        assert iterations(ppo, 5) == want
+        assert iterations(ppo, 5, bits) == want
     with PPO.resume(tmp_path / "pending.safetensors", Levels, **again) as ppo:
-        assert iterations(ppo, 4) == want[1:]
+        assert iterations(ppo, 4, bits) == want[1:]
 
 
 def test_options_that_were_set_later_are_those_of_a_resumed_run_which_may_change_them(tmp_path):
     path = tmp_path / "c.safetensors"
     with PPO(Levels, reset_options={"level": 1}, num_workers=0, **SETTINGS) as ppo:
-        iterations(ppo, 2)
+        iterations(ppo, 2, bits)
         ppo.reset_options = {"level": 4, "goal": [1, {"at": 2.5}]}
-        iterations(ppo, 1)
+        iterations(ppo, 1, bits)
         ppo.checkpoint(path)
-        want = iterations(ppo, 3)
+        want = iterations(ppo, 3, bits)
     with PPO.resume(path, Levels) as ppo:
-        assert iterations(ppo, 3) == want
+        assert iterations(ppo, 3, bits) == want
         assert ppo.reset_options == {"level": 4, "goal": [1, {"at": 2.5}]}
     with PPO.resume(path, Levels, reset_options=None) as ppo:
         seen = levels(ppo, 3)
@@ -166,7 +160,7 @@ def test_options_that_were_set_later_are_those_of_a_resumed_run_which_may_change
 
 def test_a_run_that_had_none_can_be_resumed_with_options(tmp_path):
     with PPO(Levels, num_workers=0, **SETTINGS) as ppo:
-        iterations(ppo, 2)
+        iterations(ppo, 2, bits)
         ppo.checkpoint(tmp_path / "c.safetensors")
     with PPO.resume(tmp_path / "c.safetensors", Levels, reset_options={"level": 2}) as ppo:
         seen = levels(ppo, 2)
@@ -188,7 +182,7 @@ def test_workers_that_start_again_change_no_bit(name, monkeypatch):
                     process = ppo.collector.vec.team.workers[1].process
                     os.kill(process.pid, signal.SIGKILL)
                     assert holds(lambda one=process: one.poll() is not None)
-                found[-1] += [one[0] for one in iterations(ppo, 1)]
+                found[-1] += [one[0] for one in iterations(ppo, 1, bits)]
             assert ppo.collector.vec.restarts.count == len(killed)
     assert found[0] == found[1]
 
@@ -201,8 +195,8 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(workers, acting):
     modules = "collect vecenv stepping/replay stepping/environments workers/worker_vecenv"
     with guard(300), PPO(Levels, **settings) as ppo:
         with Interruption(-1, modules) as counted:
-            want = [iterations(ppo, 1)[0][0] for _ in range(2)]
-        want += [one[0] for one in iterations(ppo, 8)]
+            want = [iterations(ppo, 1, bits)[0][0] for _ in range(2)]
+        want += [one[0] for one in iterations(ppo, 8, bits)]
     struck, points = set(), 8 if workers else 20
     for at in np.linspace(1, counted.lines, points).astype(int).tolist():
         with guard(300), PPO(Levels, **settings) as ppo:
@@ -210,7 +204,7 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(workers, acting):
             with Interruption(at, modules) as strike:
                 while len(found) < 4:
                     try:
-                        found.append(iterations(ppo, 1)[0][0])
+                        found.append(iterations(ppo, 1, bits)[0][0])
                     except KeyboardInterrupt:
                         struck.add(strike.place)
             assert found == want[:4], strike.place
