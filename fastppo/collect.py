@@ -19,7 +19,7 @@ from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.environments import ResetOptions
 from fastppo.stepping.replay import EnvSnapshots
-from fastppo.stepping.rewards import ReturnScaling, fill_rewards
+from fastppo.stepping.rewards import ReturnScaling, fill_rewards, settle_turns
 
 WARMUP_STEPS = 128  # longest random rollout from which observation moments start
 
@@ -42,6 +42,7 @@ class Rollout(NamedTuple):
     nxt: Tensor  # f32 [t e] value of the true successor; NaN where term
     adv: Tensor  # f32 [t e]
     ret: Tensor  # f32 [t e] adv + val, the critic's target
+    acting: Tensor  # bool [t+1 e] false for an agent of a game that waits for its turn or has ended
     state: Tensor  # f32 [t+1 e s] memory before obs is seen; s is 0 without one
 
 
@@ -122,9 +123,12 @@ def finish_rollout(arena: Arena, config: Config, returns: ReturnScaling, iterati
     """Computes nxt, rew, adv and ret from what the environments and the policy wrote."""
     val, nxt, rew, term, trunc, valid, adv = (
         arena[name] for name in ("val", "nxt", "rew", "term", "trunc", "valid", "adv"))
-    nxt[:-1] = np.where((term | trunc | ~valid)[:-1], nxt[:-1], val[1:])
+    if config.agents > 1:
+        settle_turns(arena)
+    else:
+        nxt[:-1] = np.where((term | trunc | ~valid)[:-1], nxt[:-1], val[1:])
     fill_rewards(arena, config, returns, iteration)
-    kernels.gae(rew, val, nxt, term, trunc, config.gamma, config.gae_lambda, adv)
+    kernels.gae(rew, val, nxt, term, trunc, valid, config.gamma, config.gae_lambda, adv)
     np.add(adv, val, out=arena["ret"])
 
 

@@ -23,31 +23,36 @@ class Purpose(IntEnum):
     RPO = 6
 
 
-def gae(rew, val, nxt, term, trunc, gamma, lam):
+def gae(rew, val, nxt, term, trunc, valid, gamma, lam):
     """A_t = sum over k >= t of (gamma lam)^(k-t) delta_k, while t's own episode lasts.
 
     delta_k = rew_k + gamma nxt_k - val_k, without nxt where term. `nxt` is the value of the
-    successor before any reset; it may be NaN where term. All [t e]. Returns adv [t e].
+    successor before any reset; it may be NaN where term. All [t e]. Returns adv [t e]. Where not
+    `valid` is no step: adv is NaN there, and the others are as if it were not in the rollout.
     Source: Schulman 2016, arXiv:1506.02438, eq. 16; the two masks: Pardo 2018, arXiv:1712.00378.
     """
+    valid = np.broadcast_to(valid, rew.shape)  # also True
     delta = rew.astype(float) + gamma * np.where(term, 0.0, nxt) - val
     adv = np.zeros_like(delta)
     for t, k in zip(*np.triu_indices(len(rew)), strict=True):
-        reached = ~(term | trunc)[t:k].any(axis=0)
-        adv[t] += np.where(reached, (gamma * lam) ** (k - t) * delta[k], 0.0)
-    return adv
+        ended, away = (valid & (term | trunc))[t:k].any(axis=0), valid[t:k].sum(axis=0)
+        adv[t] += np.where(valid[t] & valid[k] & ~ended, (gamma * lam) ** away * delta[k], 0.0)
+    return np.where(valid, adv, np.nan)
 
 
-def discounted(rew, ended, gamma, carry):
+def discounted(rew, ended, valid, gamma, carry):
     """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began.
 
     `carry` [e] is g before the first step, 0 where an episode begins there; rew, ended [t e].
-    Returns g [t e] and the carry [e] after the last step, 0 where that ended an episode.
+    Returns g [t e] and the carry [e] after the last step, 0 where that ended an episode. Where not
+    `valid` is no step: its reward is 0, and g is that of the step before.
     """
-    rew, ended = np.vstack([carry, rew]), np.vstack([np.zeros(len(carry), bool), ended])
+    valid, before = np.broadcast_to(valid, ended.shape), np.zeros(len(carry), bool)
+    rew, ended, valid = map(np.vstack, ([carry, rew], [before, ended], [~before, valid]))
     g = np.zeros_like(rew)  # from here on, the carry is the reward of a step before the first
     for k, t in zip(*np.triu_indices(len(rew)), strict=True):
-        g[t] += np.where(ended[k:t].any(axis=0), 0.0, gamma ** (t - k) * rew[k])
+        away = valid[k + 1:t + 1].sum(axis=0)
+        g[t] += np.where(ended[k:t].any(axis=0) | ~valid[k], 0.0, gamma ** away * rew[k])
     return g[1:], np.where(ended[-1], 0.0, g[-1])
 
 

@@ -65,6 +65,6 @@ def assert_successors(ppo, rollout, seen):
 def assert_advantages(ppo, rollout):
     """adv and ret are those of the quadratic definition."""
     parts = (getattr(rollout, name).numpy() for name in ("rew", "val", "nxt", "term", "trunc"))
-    adv = reference.gae(*parts, ppo.config.gamma, ppo.config.gae_lambda)
+    adv = reference.gae(*parts, True, ppo.config.gamma, ppo.config.gae_lambda)
     np.testing.assert_allclose(rollout.adv, adv, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(rollout.ret, adv + rollout.val.numpy(), rtol=1e-5, atol=1e-5)

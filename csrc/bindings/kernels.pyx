@@ -18,12 +18,12 @@ from libc.stdlib cimport free
 
 cdef extern from "rollout/returns.h" nogil:
     void c_gae "gae"(const float *rew, const float *val, const float *nxt, const uint8_t *term,
-                     const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam,
-                     float *adv)
-    void discounted_f32(const float *rew, const uint8_t *ended, int64_t steps, int64_t envs,
-                        double gamma, double *carry, double *out)
-    void discounted_f64(const double *rew, const uint8_t *ended, int64_t steps, int64_t envs,
-                        double gamma, double *carry, double *out)
+                     const uint8_t *trunc, const uint8_t *valid, int64_t steps, int64_t envs,
+                     double gamma, double lam, float *adv)
+    void discounted_f32(const float *rew, const uint8_t *ended, const uint8_t *valid, int64_t steps,
+                        int64_t envs, double gamma, double *carry, double *out)
+    void discounted_f64(const double *rew, const uint8_t *ended, const uint8_t *valid,
+                        int64_t steps, int64_t envs, double gamma, double *carry, double *out)
     void merge_moments_f32(const float *x, int64_t rows, int64_t columns, double *count,
                            double *mean, double *m2)
     void merge_moments_f64(const double *x, int64_t rows, int64_t columns, double *count,
@@ -69,14 +69,15 @@ cdef extern from "network/heads.h" nogil:
 
 
 def gae(const float[:, ::1] rew not None, const float[:, ::1] val not None,
-        const float[:, ::1] nxt not None, term, trunc, double gamma, double lam,
+        const float[:, ::1] nxt not None, term, trunc, valid, double gamma, double lam,
         float[:, ::1] adv not None):
     cdef const uint8_t[:, ::1] terminal = term.view("u1"), truncated = trunc.view("u1")
+    cdef const uint8_t[:, ::1] counted = valid.view("u1")
     cdef int64_t steps = rew.shape[0], envs = rew.shape[1]
     if steps and envs:
         with nogil:
             c_gae(&rew[0, 0], &val[0, 0], &nxt[0, 0], &terminal[0, 0], &truncated[0, 0],
-                  steps, envs, gamma, lam, &adv[0, 0])
+                  &counted[0, 0], steps, envs, gamma, lam, &adv[0, 0])
 
 
 ctypedef fused real:
@@ -84,28 +85,31 @@ ctypedef fused real:
     double
 
 
-cdef void sum_discounted(const real[:, ::1] rew, const uint8_t[:, ::1] ended, double gamma,
-                         double[::1] carry, double[:, ::1] out) noexcept nogil:
+cdef void sum_discounted(const real[:, ::1] rew, const uint8_t[:, ::1] ended,
+                         const uint8_t[:, ::1] valid, double gamma, double[::1] carry,
+                         double[:, ::1] out) noexcept nogil:
     cdef int64_t steps = rew.shape[0], envs = rew.shape[1]
     if real is float:
-        discounted_f32(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
+        discounted_f32(&rew[0, 0], &ended[0, 0], &valid[0, 0], steps, envs, gamma, &carry[0],
+                       &out[0, 0])
     else:
-        discounted_f64(&rew[0, 0], &ended[0, 0], steps, envs, gamma, &carry[0], &out[0, 0])
+        discounted_f64(&rew[0, 0], &ended[0, 0], &valid[0, 0], steps, envs, gamma, &carry[0],
+                       &out[0, 0])
 
 
-def discounted(rew, ended, double gamma, double[::1] carry not None,
+def discounted(rew, ended, valid, double gamma, double[::1] carry not None,
                double[:, ::1] out not None):
-    cdef const uint8_t[:, ::1] ends = ended.view("u1")
+    cdef const uint8_t[:, ::1] ends = ended.view("u1"), counted = valid.view("u1")
     cdef const float[:, ::1] single
     cdef const double[:, ::1] double_
     if rew.size and rew.itemsize == 4:
         single = rew
         with nogil:
-            sum_discounted(single, ends, gamma, carry, out)
+            sum_discounted(single, ends, counted, gamma, carry, out)
     elif rew.size:
         double_ = rew
         with nogil:
-            sum_discounted(double_, ends, gamma, carry, out)
+            sum_discounted(double_, ends, counted, gamma, carry, out)
 
 
 cdef void merge_rows(const real[:, ::1] x, double[::1] count, double[::1] mean,

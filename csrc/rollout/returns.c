@@ -1,6 +1,7 @@
 /* Advantages, discounted returns, moments, and the first number that is not finite. */
 #include "rollout/returns.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "simd/fastmath.h"
@@ -8,48 +9,52 @@
 enum { BLOCK = 32 }; /* environments, columns or floats handled together, on the stack */
 
 /* One step of a block. In double, because at gamma = lam = 1 the trace is a sum over the whole
- * rollout. Masks select instead of multiplying, because nxt is NaN where term. */
+ * rollout. Masks select instead of multiplying, because numbers may be NaN where they do. */
 ALWAYS_INLINE void gae_row(const float *rew, const float *val, const float *nxt,
-                           const uint8_t *term, const uint8_t *trunc, int64_t n, double gamma,
-                           double decay, double *trace, float *adv) {
+                           const uint8_t *term, const uint8_t *trunc, const uint8_t *valid,
+                           int64_t n, double gamma, double decay, double *trace, float *adv) {
     for (int64_t e = 0; e < n; e++) {
         double bootstrap = term[e] ? 0.0 : (double)nxt[e];
         double rest = term[e] | trunc[e] ? 0.0 : trace[e];
-        trace[e] = (double)rew[e] + gamma * bootstrap - (double)val[e] + decay * rest;
-        adv[e] = (float)trace[e];
+        double sum = (double)rew[e] + gamma * bootstrap - (double)val[e] + decay * rest;
+        trace[e] = valid[e] ? sum : trace[e];
+        adv[e] = valid[e] ? (float)sum : NAN;
     }
 }
 
 ALWAYS_INLINE void gae_body(const float *rew, const float *val, const float *nxt,
-                            const uint8_t *term, const uint8_t *trunc, int64_t steps, int64_t envs,
-                            double gamma, double lam, float *adv) {
+                            const uint8_t *term, const uint8_t *trunc, const uint8_t *valid,
+                            int64_t steps, int64_t envs, double gamma, double lam, float *adv) {
     for (int64_t first = 0; first < envs; first += BLOCK) {
         double trace[BLOCK] = {0};
         int64_t n = least(BLOCK, envs - first);
         for (int64_t at = (steps - 1) * envs + first; at >= 0; at -= envs)
-            gae_row(rew + at, val + at, nxt + at, term + at, trunc + at, n, gamma, gamma * lam,
-                    trace, adv + at);
+            gae_row(rew + at, val + at, nxt + at, term + at, trunc + at, valid + at, n, gamma,
+                    gamma * lam, trace, adv + at);
     }
 }
 
 DISPATCH(gae,
          (const float *rew, const float *val, const float *nxt, const uint8_t *term,
-          const uint8_t *trunc, int64_t steps, int64_t envs, double gamma, double lam, float *adv),
-         (rew, val, nxt, term, trunc, steps, envs, gamma, lam, adv))
+          const uint8_t *trunc, const uint8_t *valid, int64_t steps, int64_t envs, double gamma,
+          double lam, float *adv),
+         (rew, val, nxt, term, trunc, valid, steps, envs, gamma, lam, adv))
 
 #define DEFINE_DISCOUNTED(name, type)                                                            \
-    ALWAYS_INLINE void name##_body(const type *rew, const uint8_t *ended, int64_t steps,         \
-                                   int64_t envs, double gamma, double *carry, double *out) {     \
-        for (int64_t t = 0; t < steps; t++, rew += envs, ended += envs, out += envs)             \
+    ALWAYS_INLINE void name##_body(const type *rew, const uint8_t *ended, const uint8_t *valid,  \
+                                   int64_t steps, int64_t envs, double gamma, double *carry,     \
+                                   double *out) {                                                \
+        for (int64_t t = 0; t < steps;                                                           \
+             t++, rew += envs, ended += envs, valid += envs, out += envs)                        \
             for (int64_t e = 0; e < envs; e++) {                                                 \
-                out[e] = gamma * carry[e] + (double)rew[e];                                      \
+                out[e] = valid[e] ? gamma * carry[e] + (double)rew[e] : carry[e];                \
                 carry[e] = ended[e] ? 0.0 : out[e];                                              \
             }                                                                                    \
     }                                                                                            \
     DISPATCH(name,                                                                               \
-             (const type *rew, const uint8_t *ended, int64_t steps, int64_t envs, double gamma,  \
-              double *carry, double *out),                                                       \
-             (rew, ended, steps, envs, gamma, carry, out))
+             (const type *rew, const uint8_t *ended, const uint8_t *valid, int64_t steps,        \
+              int64_t envs, double gamma, double *carry, double *out),                           \
+             (rew, ended, valid, steps, envs, gamma, carry, out))
 
 DEFINE_DISCOUNTED(discounted_f32, float)
 DEFINE_DISCOUNTED(discounted_f64, double)

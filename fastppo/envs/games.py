@@ -1,19 +1,20 @@
-"""Games of several agents: a PettingZoo ParallelEnv, one row of the rollout for each agent.
+"""Games of several agents, those of PettingZoo: one row of the rollout for each agent.
 
     {agent: obs} of env.reset, env.step  ->  one space for all agents  ->  row k: possible_agents[k]
 
-An agent's observation has its number beside it, so that one network plays for all of them.
+An agent's observation has its number beside it, so that one network plays for all of them. In a
+ParallelEnv all agents act at once, in an AEC one after the other.
 """
 
 import math
 import pkgutil
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
-from fastppo.errors import Set, SpaceError
+from fastppo.errors import ConfigError, Set, SpaceError
 from fastppo.spaces.leaves import (
     AGENT,
     CHOICES,
@@ -28,7 +29,7 @@ from fastppo.spaces.leaves import (
 
 
 class Turn(NamedTuple):
-    """What a step gave to an agent that took part in it."""
+    """What a step gave to an agent that takes part in the game."""
 
     rew: Any
     term: Any
@@ -64,8 +65,8 @@ class Game(gym.Env):
         self.beside, space = beside, Dict({**parts, **beside}) if beside else self.obs_space
         self.masked = isinstance(self.action_space, CHOICES) and mask_leaf(
             space, self.action_space) is None and (
-            any(one != self.action_space for one in self.acts.values())
-            or any(MASK in info for info in env.reset(seed=0)[1].values()))
+            any(one != self.action_space for one in self.acts.values()) or any(
+                MASK in info for info in (env.reset(seed=0) or ((), env.infos))[1].values()))
         self.observation_space = masked_space(space, self.action_space) if self.masked else space
         self.seats = [Seat(self, k) for k in range(len(self.agents))]
         self.alive, self.ended, self.steps = [False] * len(self.agents), set[str](), 0
@@ -73,12 +74,16 @@ class Game(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Begins a game: ({row: observation} of the agents that are there, {})."""
-        obs, infos = self.env.reset(seed=seed, options=options)
         self.steps, self.ended, self.totals = 0, set(), [0.0] * len(self.agents)
-        self.alive = [agent in self.env.agents for agent in self.agents]
+        obs = self._begin(*self.env.reset(seed=seed, options=options) or ())
         if not any(self.alive):
             raise ValueError("the game has no agents after its reset")
-        return self._seen(obs, infos, self.alive), {}
+        return obs, {}
+
+    def _begin(self, obs: Mapping[str, Any], infos: Mapping[str, Any]) -> dict[int, Any]:
+        """The observations by row with which a game begins."""
+        self.alive = [agent in self.env.agents for agent in self.agents]
+        return self._seen(obs, infos, self.alive)
 
     def step(self, actions: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Turn]]:
         """Plays the actions [n] of the agents that are alive: observations and turns by row.
@@ -146,6 +151,51 @@ class Game(gym.Env):
         """An action of the common space as the agent takes it: without what was padded."""
         shape = self.acts[agent].shape
         return action[tuple(map(slice, shape))] if shape and shape != action.shape else action
+
+
+class TurnGame(Game):
+    """An AEC: one agent acts in a step of the game, and only that one is alive.
+
+    An agent is given, when its next turn comes or its end, what it was rewarded with since its last
+    one. `acted` are the agents that have had a turn.
+    """
+
+    def _begin(self) -> dict[int, Any]:
+        self.acted: set[int] = set()
+        return self._next()[0]
+
+    def step(self, actions: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Turn]]:
+        """Plays the action of the agent whose turn it is, of actions [n]; see Game.step."""
+        k = self.alive.index(True)
+        self.env.step(self._action(self.agents[k], actions[k]))
+        self.acted.add(k)
+        self.steps += 1
+        return self._next()
+
+    def _next(self) -> tuple[dict[int, Any], dict[int, Turn]]:
+        """Goes on to the next turn: what the agents until then, and the one of that turn, get."""
+        env, obs, turns, alive = self.env, {}, {}, [False] * len(self.agents)
+        cut = self.steps >= self.limit
+        for agent in [*env.agents] if cut else self._selected():
+            seen, rew, term, trunc, info = env.observe(agent), env._cumulative_rewards[agent], \
+                env.terminations[agent], env.truncations[agent] or cut, env.infos[agent]
+            k = self.agents.index(agent)
+            obs[k], over = self._observation(k, seen, info), term or trunc
+            if k in self.acted:
+                turns[k] = Turn(rew, term, trunc)
+                self.totals[k] += float(rew)
+            if not over:
+                alive[k] = True
+                break
+            self.ended.add(agent)
+            if not cut:
+                env.step(None)
+        self.alive = alive
+        return obs, turns
+
+    def _selected(self) -> Iterator[str]:
+        while self.env.agents:
+            yield self.env.agent_selection
 
 
 class Seat(gym.Env):
@@ -232,16 +282,27 @@ def padded(value: Any, own: Space, space: Space) -> Any:
     return whole
 
 
+def as_game(env: Any) -> Game:
+    """The Game of a ParallelEnv or an AEC; ConfigError for an AEC whose agents act at once."""
+    if not hasattr(env, "agent_iter"):
+        return Game(env)
+    if (env.metadata or {}).get("is_parallelizable"):
+        raise ConfigError(f"{env} is the AEC of a game whose agents act at once",
+                          f"give its ParallelEnv: {env}.parallel_env")
+    return TurnGame(env)
+
+
 def make_game(entry_point: str, **kwargs: Any) -> Game:
-    """The game of `module:function`, which makes a ParallelEnv; the entry point of its id."""
-    return Game(pkgutil.resolve_name(entry_point)(**kwargs))
+    """The game that `module:function` makes; the entry point of its id."""
+    return as_game(pkgutil.resolve_name(entry_point)(**kwargs))
 
 
 def register_pettingzoo() -> None:
-    """Registers the parallel games of PettingZoo and mpe2, such as sisl/multiwalker-v9."""
+    """Registers the games of PettingZoo and mpe2, such as sisl/multiwalker-v9."""
     import mpe2
-    from pettingzoo import parallel_registry
-    games = {name: spec.entry_point for name, spec in parallel_registry.items()} | {
+    from pettingzoo import aec_registry, parallel_registry
+    games = {name: spec.entry_point for name, spec in {
+        **aec_registry, **parallel_registry}.items()} | {
         f"mpe2/{part.name}": f"mpe2.{part.name}:parallel_env"
         for part in pkgutil.iter_modules(mpe2.__path__) if "_v" in part.name}
     for name, entry_point in games.items():

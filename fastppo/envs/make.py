@@ -154,8 +154,8 @@ class EnvFactory:
         env = self.constructor(**self.kwargs)
         if not isinstance(env, gym.Env):
             if hasattr(env, "possible_agents"):
-                from fastppo.envs.games import Game
-                return Game(env)
+                from fastppo.envs.games import as_game
+                return as_game(env)
             raise ConfigError(f"{self.name} returned {type(env).__name__}, not a gymnasium.Env",
                               "give a class of environments, or a function that returns one")
         return env

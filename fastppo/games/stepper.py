@@ -1,7 +1,8 @@
 """Steps games of several agents, each of which is a row of the rollout.
 
 An agent that ends has a terminal row, and none until its game is over; one that appears later
-begins there. The rows in between are no steps: valid is false, and what they see are zeros.
+begins there. The rows in between are no steps: valid is false, and what they see are zeros. So are
+the rows of an agent that waits for its turn; see settle_turns for what it is given then.
 """
 
 import math
@@ -38,6 +39,17 @@ class Games(Serial):
         if (note := self.note) is not None:
             self.note = lambda step, e: note(step, e // self.agents)
 
+    def begin(self, *args: Any, **kwargs: Any) -> list[int]:
+        """See Serial.begin."""
+        restarted = super().begin(*args, **kwargs)
+        self._record_acting(-1, range(len(self.envs)))
+        return restarted
+
+    def _record_acting(self, t: int, group: range) -> None:
+        """Records who acts in step t."""
+        for e in range(group.start, group.stop, self.agents):
+            self.views.acting[t, e:e + self.agents] = self.envs[e].game.alive
+
     def receive(self, e: int, obs: Any, info: dict, begins: RunningEpisode | None = None,
                 ended: bool = False) -> None:
         """Stores the observations, by row, with which the game of row e begins."""
@@ -51,12 +63,13 @@ class Games(Serial):
         self.writer.slots[row][...] = self.absent if obs is None else self.writer.convert(obs)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
-        """See Serial._step; all agents of a game act at once."""
+        """See Serial._step."""
         actions, progress = actor.act(t, group), self.progress
         for e in range(max(group.start, progress.done), group.stop, self.agents):
             progress.stepping = e
             self._step_game(actor, t, e, actions[e - group.start:][:self.agents])
         self.writer.copy(self.obs[t + 1], group)
+        self._record_acting(t + 1, group)
         progress.done, progress.stepping = max(progress.done, group.stop), None
 
     def _step_game(self, actor: Actor, t: int, e: int, actions: Sequence[Any]) -> None:
@@ -79,9 +92,10 @@ class Games(Serial):
             if row in ends:
                 self._record_end(actor, t, row, self.born[row], term, trunc, game_info(game)
                                  if over and row == ends[-1] else {SAME_GAME: True})
+        for row, alive in enumerate(game.alive, e):
+            if not alive:
                 self._store(row, None)
-        for row in range(e, e + self.agents):
-            if game.alive[row - e] and row not in turns:
+            elif row not in turns:
                 self.born[row] = self.now + 1
         if over:
             self.begin_next(e)
@@ -104,7 +118,7 @@ def replay_game(games: Games, e: int, histories: Sequence[EpisodeHistory],
                        " replayed", "raise replay_limit")
     begun, game = time.monotonic(), games.envs[e].game
     games.begin_episode(e, games.new_episode(e, first_number)._replace(start=first_start))
-    totals, alive = np.zeros(games.agents), game.alive
+    totals = np.zeros(games.agents)
     for step, taken in enumerate(zip(*(to_env(one.actions) for one in histories)), first_start + 1):
         try:
             if time.monotonic() - begun > seconds:
@@ -114,12 +128,11 @@ def replay_game(games: Games, e: int, histories: Sequence[EpisodeHistory],
                 totals[k] = 0.0 if turn.term or turn.trunc else totals[k] + checked_reward(turn.rew)
         except BaseException as error:
             raise games.fault(e, "step()", error) from error
-        for k in range(games.agents):
-            if game.alive[k] and not alive[k]:
+        for k, alive in enumerate(game.alive):
+            if alive and k not in turns:
                 games.born[e + k] = step
-            games._store(e + k, obs.get(k) if game.alive[k] else None)
-        alive = game.alive
-    if not any(alive) or (games.running[e].number, games.running[e].start) != (number, start):
+            games._store(e + k, obs[k] if alive else None)
+    if not any(game.alive) or (games.running[e].number, games.running[e].start) != (number, start):
         raise games.fault(e, "step()", ValueError("in its replay the game ended at another step"))
     return totals
 

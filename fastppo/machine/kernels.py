@@ -129,20 +129,22 @@ def backend():
     return "compiled" if COMPILED else "numba"
 
 
-@_kernel("rew val nxt: float32 t e", "term trunc: bool t e", "adv: *float32 t e", check_first=True)
-def gae(rew, val, nxt, term, trunc, gamma, lam, adv, /):
+@_kernel("rew val nxt: float32 t e", "term trunc valid: bool t e", "adv: *float32 t e",
+         check_first=True)
+def gae(rew, val, nxt, term, trunc, valid, gamma, lam, adv, /):
     """A_t = sum over k >= t of (gamma lam)^(k-t) delta_k, while t's own episode lasts.
 
-    Fills adv [t e]. nxt [t e] is the value of the successor before any reset, NaN where term.
+    The steps are the `valid` ones alone. Fills adv [t e], NaN elsewhere. nxt [t e] is the value
+    of the successor before any reset, NaN where term.
     """
 
 
-@_kernel("rew: float32|float64 t e", "ended: bool t e", "carry: *float64 e", "out: *float64 t e",
-         check_first=True)
-def discounted(rew, ended, gamma, carry, out, /):
+@_kernel("rew: float32|float64 t e", "ended valid: bool t e", "carry: *float64 e",
+         "out: *float64 t e", check_first=True)
+def discounted(rew, ended, valid, gamma, carry, out, /):
     """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began.
 
-    Fills out [t e]. carry [e] is g before the first step; afterwards g after the last, 0 where the
+    The steps are the `valid` ones alone; where not, g stays. Fills out [t e]. carry [e] is g before the first step; afterwards g after the last, 0 where the
     episode ended.
     """
 

@@ -15,19 +15,20 @@ from fastppo.reference import word as word
 SHUFFLE = int(Purpose.SHUFFLE)
 
 
-def gae(rew, val, nxt, term, trunc, gamma, lam, adv):
+def gae(rew, val, nxt, term, trunc, valid, gamma, lam, adv):
     """A_t = sum over k >= t of (gamma lam)^(k-t) delta_k, while t's own episode lasts."""
     delta = rew.astype(float) + gamma * np.where(term, 0.0, nxt.astype(float)) - val
     trace = np.zeros(rew.shape[1])
     for t in reversed(range(len(rew))):
-        trace = delta[t] + gamma * lam * np.where(term[t] | trunc[t], 0.0, trace)
-        adv[t] = trace
+        rest = np.where(term[t] | trunc[t], 0.0, trace)
+        trace = np.where(valid[t], delta[t] + gamma * lam * rest, trace)
+        adv[t] = np.where(valid[t], trace, np.nan)
 
 
-def discounted(rew, ended, gamma, carry, out):
+def discounted(rew, ended, valid, gamma, carry, out):
     """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began."""
     for t in range(len(rew)):
-        out[t] = gamma * carry + rew[t]
+        out[t] = np.where(valid[t], gamma * carry + rew[t], carry)
         carry[:] = np.where(ended[t], 0.0, out[t])
 
 

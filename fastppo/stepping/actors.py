@@ -164,7 +164,7 @@ class CentralActor(Actor):
         *acted, after = self.choose(t, group, noise, state[t, part])
         for name, x in zip(("act", "logp", "val"), acted):
             self.arena[name][t, part] = x
-        state[t + 1, part] = after
+        state[t + 1, part] = np.where(self.arena["acting"][t, part, None], after, state[t, part])
         _check_finite(self.checked[t, part], group.start, t)
         self.acting += time.monotonic() - begin
 
@@ -202,7 +202,7 @@ class CentralActor(Actor):
         state, missing = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
         if missing.any():
             nxt[missing] = self.policy.values(self.arena["fin"][part], state)[missing]
-        state[~valid if self.next_step else term | trunc | ~valid] = 0.0
+        state[~valid if self.next_step else term | trunc] = 0.0
 
 
 def first_turn(iteration: int, steps: int, groups: int) -> int:

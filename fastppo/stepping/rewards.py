@@ -1,6 +1,12 @@
 """Computes the rewards of advantages from the rewards of environments.
 
     raw  ->  times reward_scale  ->  sign (clip_rewards)  ->  over the std of returns (norm_rewards)
+
+In games whose agents act one after the other, rewards and the end of an agent may come in a step in
+which another one acts. They are recorded there, and become those of the agent's last turn:
+
+    step     0    1    2    3         player 0 has its turns in steps 0 and 2, player 1 in 1 and 3
+    raw[0]   0    .   +1   -5    ->   raw[0] of its turns: 0 and -4
 """
 
 import logging
@@ -34,7 +40,7 @@ class ReturnScaling:
             self.before = iteration, self.state
         carry, count, mean, m2 = state = tuple(x.copy() for x in self.before[1])
         out = np.empty(rew.shape)
-        kernels.discounted(np.where(valid, rew, np.float32(0)), ended, gamma, carry, out)
+        kernels.discounted(rew, ended, valid, gamma, carry, out)
         kernels.merge_moments(out.T[valid.T].reshape(-1, 1), count, mean, m2)
         self.state = state
         return float(1 / np.sqrt(m2[0] / count[0] + EPSILON))
@@ -59,3 +65,35 @@ def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration
                         " differ: rewards are large beside the spread of their discounted sums\n"
                         "  fix: norm_rewards=False", 100 * limited.sum() / valid.sum(),
                         config.reward_limit)
+
+
+def settle_turns(arena: Arena) -> None:
+    """Gives each turn of a rollout what its agent gets until the next one, and fills nxt.
+
+    Where `acting` is false is no turn. A turn whose outcome is open at the end of the rollout
+    becomes invalid; its value is that to which the turn before leads. Run again, it changes nothing
+    but `raw`, which a rollout that is run again writes first.
+    """
+    raw, term, trunc, valid, val, nxt, acting = (
+        arena[name] for name in ("raw", "term", "trunc", "valid", "val", "nxt", "acting"))
+    turns, steps, envs = acting[:-1], np.arange(len(raw))[:, None], np.arange(raw.shape[1])
+    last = np.maximum.accumulate(np.where(turns, steps, -1))  # turn of the row until each step
+    t, e = np.nonzero(~turns & (last >= 0) & (term | trunc | (raw != 0)))
+    np.add.at(raw, (last[t, e], e), raw[t, e])
+    t, e = np.nonzero(~turns & (last >= 0) & (term | trunc))
+    for x in (term, trunc, nxt):
+        x[last[t, e], e] = x[t, e]
+    ended = term | trunc
+    is_open = ~acting[-1] & ~ended[last[-1], envs]
+    valid[last[-1, is_open], envs[is_open]] = False
+    nxt[:] = np.where(ended | ~valid, nxt, values_of_next_turns(
+        np.vstack([val[1:], nxt[-1:]]), acting))
+
+
+def values_of_next_turns(after: np.ndarray, acting: np.ndarray) -> np.ndarray:
+    """The values [t e] of the rows' next turns, of values `after` [t e] each step.
+
+    `acting` [t+1 e] is true where a row has a turn. Without a next turn it is that of the end.
+    """
+    steps = np.where(acting[1:], np.arange(len(after))[:, None], len(after) - 1)
+    return np.take_along_axis(after, np.minimum.accumulate(steps[::-1])[::-1], 0)

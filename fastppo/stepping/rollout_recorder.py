@@ -34,6 +34,7 @@ class RolloutViews(NamedTuple):
     val: np.ndarray  # f32 [t e] value of obs[t]
     nxt: np.ndarray  # f32 [t e] value of the true successor, where an episode is truncated
     valid: np.ndarray  # bool [t e] false for rows that are no step
+    acting: np.ndarray  # bool [t+1 e] false for an agent of a game that does not act
     raw: np.ndarray  # f32 [t e]
     term: np.ndarray  # bool [t e]
     trunc: np.ndarray  # bool [t e]
@@ -71,6 +72,7 @@ class RolloutRecorder:
         """Continues where the last rollout ended."""
         obs, frames, steps = self.views.obs, self.views.frames, len(self.rewards)
         obs[0] = obs[steps % len(obs)]
+        self.views.acting[0] = self.views.acting[steps]
         if frames.size:  # see FrameStore
             stacks = self.views.stacks
             frames[:, :stacks.shape[2]] = frames[:, steps:]
@@ -93,7 +95,7 @@ class RolloutRecorder:
         """Writes the rewards and returns of a rollout, and the infos of the episodes that ended."""
         views, rewards, returns = self.views, self.rewards[:steps], self.returns.copy()
         ended, total = views.length[:steps] > 0, np.empty_like(rewards)
-        kernels.discounted(rewards, ended, 1.0, returns, total)
+        kernels.discounted(rewards, ended, np.ones_like(ended), 1.0, returns, total)
         views.raw[:steps], views.total[:steps] = rewards, total
         write_infos(views.infos, self.infos)
         self.next_rollout = self.origin + steps, returns

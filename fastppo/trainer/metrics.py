@@ -124,7 +124,7 @@ class EpisodeMetrics:
         those of the resets, of games with several `agents` by game.
         """
         known, length, infos = self.state, arena["length"], read_infos(arena)
-        discarded = (length > 0) & ~arena["valid"]  # no steps of the episodes that they end
+        discarded = (agents == 1) & (length > 0) & ~arena["valid"]  # which steps only end
         for t, e in np.argwhere(length > 0).tolist() if options else ():
             info = infos.setdefault((t, e), {})
             total, steps = arena["total"][t, e], length[t, e]

@@ -47,6 +47,7 @@ def make_arena(config: Config, policy: Policy) -> Arena:
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
         **infos_spec(config.num_workers), **workers})
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout
+    arena["acting"].fill(True)
     return arena
 
 
@@ -64,6 +65,7 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
             "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),
+            "acting": ("|b1", (steps + 1, envs)),
             "state": ("<f4", (steps + 1, envs, policy.memory)),
             "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
 

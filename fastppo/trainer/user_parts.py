@@ -291,6 +291,6 @@ def trial_rollout(policy: Policy) -> Rollout:
     arrays["act"][:], arrays["logp"][:], arrays["val"][:], _ = policy.act(rows, noise, state)
     for name in ("raw", "rew", "adv"):
         arrays[name][:] = 1.0, -1.0
-    arrays["obs"][:], arrays["valid"][:] = rows, True
+    arrays["obs"][:], arrays["valid"][:], arrays["acting"][:] = rows, True, True
     arrays["ret"][:] = arrays["adv"] + arrays["val"]
     return as_rollout(arrays, policy.observer.layout)

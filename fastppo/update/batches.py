@@ -125,8 +125,8 @@ def flatten_sequences(rollout: Rollout, device: torch.device) -> SequenceBatch:
 
     def rows(x: Any) -> Any:
         return x.flatten(0, 1).index_select(0, which.to(x.device)).to(device)
-    first = torch.ones_like(rollout.valid)
-    first[1:] = (rollout.term | rollout.trunc | ~rollout.valid)[:-1]
-    env = torch.arange(first.shape[1], device="cpu").expand(first.shape)
+    env = rows(torch.arange(numbers.shape[1], device="cpu").expand(numbers.shape))
+    first, ended = torch.ones_like(env, dtype=torch.bool), rows(rollout.term | rollout.trunc)
+    first[1:] = ended[:-1] | (env[1:] != env[:-1])
     fields = (tree_map(rows, getattr(rollout, name)) for name in Batch._fields[:-1])
-    return SequenceBatch(*fields, Sequences(rows(rollout.state), rows(first), rows(env)))
+    return SequenceBatch(*fields, Sequences(rows(rollout.state), first, env))

@@ -18,6 +18,7 @@ from fastppo.machine.kernels import Purpose
 from fastppo.networks.popart import PopArt
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import tree_map
+from fastppo.stepping.rewards import values_of_next_turns
 from fastppo.update.batches import Batch, normalise_advantages
 
 EpochTransform = Callable[[Rollout, Batch, int, int], Batch]
@@ -68,8 +69,9 @@ def _recompute_advantages(config: Config, policy: Policy, rollout: Rollout, batc
                                     ("rew", "nxt", "term", "trunc", "valid"))
     if isinstance(policy.net, PopArt):
         nxt = policy.net.convert_recorded(rollout.nxt).numpy()
-    nxt, adv = np.where(term | trunc | ~valid, nxt, val[1:]), np.empty_like(rew)
-    kernels.gae(rew, val[:-1], nxt, term, trunc, config.gamma, config.gae_lambda, adv)
+    after, adv = values_of_next_turns(val[1:], rollout.acting.numpy()), np.empty_like(rew)
+    nxt = np.where(term | trunc | ~valid, nxt, after)
+    kernels.gae(rew, val[:-1], nxt, term, trunc, valid, config.gamma, config.gae_lambda, adv)
     rows = [torch.from_numpy(x[valid]).to(batch.adv.device) for x in (adv, adv + val[:-1])]
     return batch._replace(adv=rows[0], ret=rows[1])
 

@@ -437,7 +437,8 @@ def test_advantages_are_recomputed_before_every_epoch_but_the_first(trainer, mon
     assert ended[:-1].any() and arrays["trunc"].any() and ended[-1].sum() < 4
     for epoch, (batch, val) in enumerate(seen):
         nxt = np.where(ended, arrays["nxt"], val[1:])
-        adv = reference.gae(arrays["rew"], val[:-1], nxt, arrays["term"], arrays["trunc"], 0.9, .95)
+        adv = reference.gae(arrays["rew"], val[:-1], nxt, arrays["term"], arrays["trunc"], True,
+                            0.9, .95)
         ret, order = adv + val[:-1], reference.permutation(1, 0, epoch, 80)
         if norm == "rollout":
             adv = (adv - adv.mean()) / adv.std(ddof=1)
@@ -466,7 +467,7 @@ def test_the_value_after_a_truncation_is_moved_as_the_first_returns_move_all_val
         now = seen[1][1]  # the network has not learnt: its values are the recorded ones, moved
         np.testing.assert_allclose(now[:-1], val, rtol=1e-4, atol=1e-3)
         nxt = np.where(term | trunc, nxt, now[1:])
-        adv = reference.gae(rew, now[:-1], nxt, term, trunc, 0.9, .95)
+        adv = reference.gae(rew, now[:-1], nxt, term, trunc, True, 0.9, .95)
         order = reference.permutation(1, iteration, 1, 80)
         np.testing.assert_allclose(seen[1][0].adv, adv.flatten()[order], rtol=1e-4, atol=1e-3)
 

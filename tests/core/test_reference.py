@@ -26,6 +26,7 @@ def test_three_steps_with_a_death_in_the_middle_are_the_sums_done_by_hand():
         nxt=column(20, np.nan, 40),
         term=flags(3, 1),
         trunc=flags(3),
+        valid=True,
         gamma=0.5,
         lam=0.5,
     )
@@ -49,7 +50,7 @@ def test_the_advantages_of_rlax_are_reproduced(lam, row):
     value = column(*[[1, 4, -3, -2, -1, -1], [-3, -2, -1, 0, 5, -1]][row])
     term = flags(5) if row == 0 else flags(5, 3)  # its discount is 0 there
     nxt = np.where(term, np.nan, value[1:])
-    adv = reference.gae(rew, value[:-1], nxt, term, flags(5), [0.99, 0.9][row], lam)
+    adv = reference.gae(rew, value[:-1], nxt, term, flags(5), True, [0.99, 0.9][row], lam)
     np.testing.assert_allclose(adv[:, 0], RLAX[lam][row], atol=1e-3)  # as rounded there
 
 
@@ -58,7 +59,7 @@ VALUES = (0.5, 0.6, 0.7, 0.2, 0.3, 0.4)
 
 def test_a_truncation_bootstraps_from_the_final_observation_and_cuts_the_trace():
     nxt = column(0.6, 0.7, 2.0, 0.3, 0.4, 1.5)  # V(final) = 2.0, not the reset's 0.2
-    args = column(*[1] * 6), column(*VALUES), nxt, flags(6), flags(6, 2)
+    args = column(*[1] * 6), column(*VALUES), nxt, flags(6), flags(6, 2), True
     adv = reference.gae(*args, gamma=0.9, lam=0.8)[:, 0]
     np.testing.assert_allclose(adv, [2.87024, 2.542, 2.1, 2.84408, 2.464, 1.95], atol=1e-6)
     ret = [3.37024, 3.142, 2.8, 3.04408, 2.764, 2.35]
@@ -68,16 +69,16 @@ def test_a_truncation_bootstraps_from_the_final_observation_and_cuts_the_trace()
 @pytest.mark.parametrize("trunc", [flags(6), flags(6, 2, 5)], ids=["term", "term and trunc"])
 def test_a_termination_has_no_bootstrap_also_where_it_is_a_truncation_too(trunc):
     nxt = column(0.6, 0.7, np.nan, 0.3, 0.4, np.nan)
-    args = column(*[1] * 6), column(*VALUES), nxt, flags(6, 2, 5), trunc
+    args = column(*[1] * 6), column(*VALUES), nxt, flags(6, 2, 5), trunc, True
     adv = reference.gae(*args, gamma=0.9, lam=0.8)[:, 0]
     np.testing.assert_allclose(adv, [1.93712, 1.246, 0.3, 2.14424, 1.492, 0.6], atol=1e-6)
 
 
 def test_discounted_rewards_go_on_from_the_carry_and_start_anew_after_an_end():
-    g, carry = reference.discounted(column(1, 2, 3, 4), flags(4, 1), 0.5, np.array([8.0]))
+    g, carry = reference.discounted(column(1, 2, 3, 4), flags(4, 1), True, 0.5, np.array([8.0]))
     np.testing.assert_allclose(g[:, 0], [1 + 4, 2 + 0.5 + 2, 3, 4 + 1.5])
     np.testing.assert_allclose(carry, [5.5])
-    _, carry = reference.discounted(column(1, 2), flags(2, 1), 0.5, np.array([8.0]))
+    _, carry = reference.discounted(column(1, 2), flags(2, 1), True, 0.5, np.array([8.0]))
     np.testing.assert_allclose(carry, [0.0])
 
 

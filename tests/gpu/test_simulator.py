@@ -115,7 +115,7 @@ def test_a_rollout_has_what_the_simulator_did(trainer, finals, device):
         nxt = torch.where(truncated & (not finals), val, after).masked_fill(rollout.term, torch.nan)
         torch.testing.assert_close(rollout.nxt, nxt, equal_nan=True)
         adv = reference.gae(*(getattr(rollout, name).numpy() for name in (
-            "rew", "val", "nxt", "term", "trunc")), ppo.config.gamma, ppo.config.gae_lambda)
+            "rew", "val", "nxt", "term", "trunc")), True, ppo.config.gamma, ppo.config.gae_lambda)
         np.testing.assert_allclose(rollout.adv, adv, rtol=1e-5, atol=1e-6)
         ppo.update(rollout)
     assert len(env.seeds) == 1

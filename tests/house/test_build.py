@@ -20,7 +20,7 @@ import numpy as np
 from fastppo import _kernels
 steps, rows = 300, {rows}
 arrays = [np.zeros((steps, 4), np.float32) for _ in range(3)]
-ends = [np.zeros((steps, 4), np.uint8) for _ in range(2)]
+ends = [np.zeros((steps, 4), np.uint8) for _ in range(3)]
 _kernels.gae(*arrays, *ends, 0.9, 0.9, np.zeros((rows, 4), np.float32))
 """
 

@@ -52,13 +52,17 @@ def compiled():
     return need("compiled")
 
 
-def draw(shape, seed=0, ends=0.2):
-    """The arrays of a random rollout [t e]; nxt is NaN where term, as in a real one."""
+def draw(shape, seed=0, ends=0.2, gaps=0.0):
+    """The arrays of a random rollout [t e]; NaN where nothing is known, as in a real one.
+
+    `gaps` is the share of rows that are no steps.
+    """
     rng = np.random.default_rng([seed, *shape])
     rew, val, nxt = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
     term, trunc = rng.random(shape) < ends, rng.random(shape) < ends
-    nxt[term] = np.nan
-    return {"rew": rew, "val": val, "nxt": nxt, "term": term, "trunc": trunc}
+    valid = rng.random(shape) >= gaps
+    nxt[term | ~valid] = val[~valid] = np.nan
+    return {"rew": rew, "val": val, "nxt": nxt, "term": term, "trunc": trunc, "valid": valid}
 
 
 def gae(twin, gamma=0.97, lam=0.9, **arrays):
@@ -68,10 +72,10 @@ def gae(twin, gamma=0.97, lam=0.9, **arrays):
     return adv
 
 
-def discounted(twin, rew, ended, gamma, carry):
+def discounted(twin, rew, ended, valid, gamma, carry):
     """out and the new carry."""
     carry, out = carry.copy(), np.full(rew.shape, np.nan)
-    twin.discounted(rew, ended, gamma, carry, out)
+    twin.discounted(rew, ended, np.broadcast_to(valid, ended.shape).copy(), gamma, carry, out)
     return out, carry
 
 
@@ -94,9 +98,10 @@ def test_the_drawn_rollouts_vary_in_everything():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("gaps", [0.0, 0.5], ids=["whole", "gaps"])
 @pytest.mark.parametrize("ends", [0.0, 0.2, 1.0], ids=["none ends", "some end", "all end"])
-def test_advantages_equal_the_quadratic_definition(twin, shape, ends):
-    arrays = draw(shape, ends=ends)
+def test_advantages_equal_the_quadratic_definition(twin, shape, ends, gaps):
+    arrays = draw(shape, ends=ends, gaps=gaps)
     for gamma, lam in [(0.97, 0.9), (1.0, 1.0), (0.5, 0.0)]:
         want = reference.gae(**arrays, gamma=gamma, lam=lam)
         np.testing.assert_allclose(gae(twin, gamma, lam, **arrays), want, rtol=1e-6, atol=1e-6)
@@ -141,19 +146,35 @@ def test_the_end_of_an_episode_makes_the_halves_independent(twin, mask):
     np.testing.assert_array_equal(gae(twin, **arrays), apart)
 
 
+def test_what_is_no_step_is_as_if_it_were_not_there(twin):
+    arrays, carry = draw((40, 3), gaps=0.5), np.array([3.0, -2.0, 1.0])
+    for e in range(3):
+        own = {name: np.ascontiguousarray(x[arrays["valid"][:, e], e:e + 1])
+               for name, x in arrays.items()}
+        adv, at = gae(twin, **arrays)[:, e], arrays["valid"][:, e]
+        np.testing.assert_array_equal(adv[at], gae(twin, **own)[:, 0])
+        assert 9 < at.sum() < 31 and np.isnan(adv[~at]).all()
+        g, last = discounted(twin, arrays["rew"], arrays["term"] & arrays["valid"],
+                             arrays["valid"], 0.9, carry)
+        want, end = discounted(twin, own["rew"], own["term"], True, 0.9, carry[e:e + 1])
+        np.testing.assert_array_equal(g[at, e], want[:, 0])
+        assert last[e] == end[0]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("gaps", [0.0, 0.5], ids=["whole", "gaps"])
 @pytest.mark.parametrize("ends", [0.0, 0.2, 1.0])
-def test_discounted_rewards_equal_the_definition_and_carry_on(twin, shape, ends):
-    arrays = draw(shape, ends=ends)
+def test_discounted_rewards_equal_the_definition_and_carry_on(twin, shape, ends, gaps):
+    arrays = draw(shape, ends=ends, gaps=gaps)
     carry = np.linspace(-1, 1, shape[1])
-    args = arrays["rew"], arrays["term"] | arrays["trunc"], 0.9, carry
+    args = arrays["rew"], arrays["term"] | arrays["trunc"], arrays["valid"], 0.9, carry
     for got, want in zip(discounted(twin, *args), reference.discounted(*args), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
 def test_returns_are_sums_in_double_of_rewards_in_double(twin):
     rew, ended = np.array([[0.1, 0.2, 1e-9, 0.3]]).T, np.array([[False, False, True, False]]).T
-    got, carry = discounted(twin, rew, ended, 1.0, np.array([1e9]))
+    got, carry = discounted(twin, rew, ended, True, 1.0, np.array([1e9]))
     assert got[:, 0].tolist() == [1e9 + 0.1, 1e9 + 0.1 + 0.2, 1e9 + 0.1 + 0.2 + 1e-9, 0.3]
     assert carry.tolist() == [0.3]
 
@@ -161,9 +182,9 @@ def test_returns_are_sums_in_double_of_rewards_in_double(twin):
 def test_discounted_rewards_in_two_rollouts_equal_those_in_one(twin):
     arrays = draw((12, 5))
     rew, ended = arrays["rew"], arrays["trunc"]
-    whole, last = discounted(twin, rew, ended, 0.9, np.zeros(5))
-    first, carry = discounted(twin, rew[:7], ended[:7], 0.9, np.zeros(5))
-    second, carry = discounted(twin, rew[7:], ended[7:], 0.9, carry)
+    whole, last = discounted(twin, rew, ended, True, 0.9, np.zeros(5))
+    first, carry = discounted(twin, rew[:7], ended[:7], True, 0.9, np.zeros(5))
+    second, carry = discounted(twin, rew[7:], ended[7:], True, 0.9, carry)
     np.testing.assert_array_equal(whole, np.vstack([first, second]))
     np.testing.assert_array_equal(last, carry)
 

@@ -932,8 +932,8 @@ def test_the_smallest_and_the_emptiest_arrays_are_computed_or_refused(t, e):
     term = np.zeros((t, e), bool)
     adv, out = np.full((t, e), 9, np.float32), np.full((t, e), 9.0)
     try:
-        kernels.gae(rew, val, nxt, term, term, 0.5, 1.0, adv)
-        kernels.discounted(rew, term, 0.5, np.zeros(e), out)
+        kernels.gae(rew, val, nxt, term, term, ~term, 0.5, 1.0, adv)
+        kernels.discounted(rew, term, ~term, 0.5, np.zeros(e), out)
     except KernelError:
         assert not t * e
     assert (adv == 0.5).all() and (out == 1.0).all()

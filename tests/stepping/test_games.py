@@ -183,7 +183,7 @@ def assert_advantages(ppo, rollout, steps, definition):
             np.testing.assert_allclose(nxt, want, **NEAR)
             flags = [np.array([getattr(step, name) for _, step in stretch])[:, None]
                      for name in ("term", "trunc")]
-            found = reference.gae(rew[:, None], val[:, None], want[:, None], *flags, config.gamma,
+            found = reference.gae(rew[:, None], val[:, None], want[:, None], *flags, True, config.gamma,
                                   config.gae_lambda)[:, 0]
             np.testing.assert_allclose(adv, found, **NEAR)
             np.testing.assert_allclose(ret, found + val, **NEAR)

@@ -54,7 +54,7 @@ def test_the_step_is_discarded_and_the_episode_truncated_before_it(name, setting
                  for part in ("rew", "val", "nxt", "term", "trunc"))
         assert mask.all()
         np.testing.assert_allclose(rollout.adv[:3, 1:].numpy(), reference.gae(
-            *parts, ppo.config.gamma, ppo.config.gae_lambda), rtol=1e-5, atol=1e-5)
+            *parts, True, ppo.config.gamma, ppo.config.gae_lambda), rtol=1e-5, atol=1e-5)
         stats = ppo.update(rollout)
         assert all(np.isfinite(value) for value in stats.values())
         assert all(x.isfinite().all() for x in ppo.policy.parameters())

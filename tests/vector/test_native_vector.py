@@ -64,7 +64,7 @@ def assert_is_what_happened(ppo, rollout, vec):
         nxt = np.where(term, np.nan, ppo.policy.value(led_to))
         np.testing.assert_allclose(kept["nxt"], nxt, rtol=1e-5, atol=1e-6)
         columns = (kept[name][:, None] for name in ("rew", "val", "nxt", "term", "trunc"))
-        adv = reference.gae(*columns, ppo.config.gamma, ppo.config.gae_lambda)
+        adv = reference.gae(*columns, True, ppo.config.gamma, ppo.config.gae_lambda)
         np.testing.assert_allclose(kept["adv"], adv[:, 0], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(kept["ret"], adv[:, 0] + kept["val"], rtol=1e-4, atol=1e-5)
 
@@ -206,7 +206,7 @@ def test_reward_scaling_skips_rows_that_are_no_step(trainer, mode):
         rollout = ppo.collect()
     raw = [[page[2] for page in env.steps] for env in vec.envs]
     over = [[page[3] or page[4] for page in env.steps] for env in vec.envs]
-    g = np.concatenate([reference.discounted(np.array(r)[:, None], np.array(o)[:, None],
+    g = np.concatenate([reference.discounted(np.array(r)[:, None], np.array(o)[:, None], True,
                                              ppo.config.gamma, np.zeros(1))[0][:, 0]
                         for r, o in zip(raw, over)])
     scaled = rollout.raw[rollout.valid].numpy() / np.sqrt(g.var() + 1e-8)
