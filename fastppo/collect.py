@@ -58,6 +58,7 @@ class Collector:
     """The environments of a run, `vec`, and the rollout that they fill, the same tensors always."""
 
     vec: Any  # a Serial, or what has its methods
+    past: Any = None  # games.past.PastSelves, if they are opponents
 
     def __init__(self, arena: Arena, policy: Policy, config: Config, snapshots: EnvSnapshots):
         self.arena, self.policy, self.config = arena, policy, config
@@ -88,10 +89,14 @@ class Collector:
         if self.prepared != iteration:
             self.snapshots.last = self.snapshots.now(self.progress)
             prepare_rollout(self.arena)
+            if self.past:
+                self.past.begin(iteration, self.policy)
             self.prepared = iteration
         self.vec.rollout(iteration)
         self.snapshots.log.record(iteration * self.config.num_steps)
         finish_rollout(self.arena, self.config, self.snapshots.returns, iteration)
+        if self.past:
+            self.past.rate(iteration)
         self.progress = Progress(iteration + 1, step + int(self.arena["valid"].sum()), step)
         return self.rollout
 

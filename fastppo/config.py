@@ -70,6 +70,10 @@ class Config:
     """Agents of a game, each of which is a row of the rollout; the environment decides it"""
     agent_index: bool = True
     """An agent's observation has the number of the agent in its game"""
+    past: float = setting(0.0, rule=rules.between(0, 1))
+    """Share of the games in which all agents but one act by an earlier policy of the run"""
+    past_interval: int = setting(10, rule=rules.whole(1, 1_000_000))
+    """Iterations after which the policy becomes one of the eight that are kept for `past`"""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated; none: the environment's own limit"""
     frame_stack: int = setting(1, "wrapper")

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     EVALUATE = 4
     WARMUP = 5
     RPO = 6
+    PAST = 7
 
 
 def gae(rew, val, nxt, term, trunc, valid, gamma, lam):

@@ -29,6 +29,7 @@ from fastppo.trainer.setting_texts import SECTIONS, Setting, settings
 VERBS = {
     "train": "trains; the verb where none is named",
     "eval": "plays a trained policy, and prints the returns",
+    "match": "plays two policies against each other",
     "play": "shows a trained policy in a window or a video",
     "plot": "draws the learning curves of runs",
     "compare": "compares two groups of runs over their seeds",

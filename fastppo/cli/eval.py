@@ -3,11 +3,12 @@
 import json
 import statistics
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.errors import format_value
+from fastppo.errors import ConfigError, Omit, format_value
 from fastppo.machine.child_process import without_secrets
 from fastppo.machine.stderr import episode_status, status_while
 from fastppo.runs.folder import check_file, policy_at
@@ -47,6 +48,9 @@ class Eval(PolicyOptions):
     MODEL is the file of a policy, RUN the folder of a run.
     """
 
+    opponent: str | None = None
+    """Who acts for all other agents of a game: random, or the file or folder of another policy;
+    none: the policy itself"""
     episodes: int | None = None
     """Number of episodes; none: the run's own eval_episodes, or 100 if they are 0"""
     json: bool = False
@@ -66,11 +70,43 @@ def eval_verb(argv: Sequence[str], interrupts) -> None:
     episodes = options.episodes or policy.config.eval_episodes or 100
     with torch_threads(policy.threads, policy.config.precision == "tf32"), \
             episode_status(episodes) as report:
-        found = evaluate(policy, factories, seed, episodes, not options.stochastic, report)
+        found = evaluate(policy, factories, seed, episodes, not options.stochastic, report,
+                         options.opponent and match_against(options.opponent, policy, seed))
     facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
              "deterministic": not options.stochastic}
     print(json.dumps(facts | result_numbers(found)) if options.json
           else "\n".join(result_lines(found)), flush=True)
+
+
+def match_against(name: str, policy: Any, seed: int) -> Any:
+    """What makes a Match of `policy` against another one in a file or folder, or against random."""
+    from fastppo.evaluation.evaluate import check_spaces
+    from fastppo.evaluation.match import Match, RandomPlayer
+    from fastppo.runs.policy_file import load
+    if policy.config.agents == 1:
+        raise ConfigError(f"{policy.config.env_name} is no game of several agents",
+                          Omit("opponent"))
+    if name == "random":
+        return partial(Match, opponent=RandomPlayer(policy.observer.layout, seed))
+    other = load(policy_file(Path(name), PolicyOptions()))
+    check_spaces(f"{name} is a policy whose", (policy.obs_space, policy.act_space), (
+        other.obs_space, other.act_space), "give a policy of the same game")
+    return partial(Match, opponent=other)
+
+
+def score_lines(scores: Any) -> list[str]:
+    """The lines of the scores [n] of a match: games, and the share of points with its interval.
+
+    Source: Wilson 1927, 95 %.
+    """
+    n, mean, z = len(scores), scores.mean(), 1.96
+    middle = (mean + z * z / 2 / n) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * (mean * (1 - mean) / n + z * z / 4 / n / n) ** 0.5
+    won, drawn, lost = ((scores == x).sum() for x in (1, 0.5, 0))
+    who = "the policy" if middle - half > 0.5 else "the opponent" if middle + half < 0.5 else ""
+    return [f"games     {n}: {won} won, {drawn} drawn, {lost} lost",
+            f"score     {mean:.3f}, 95 % interval {middle - half:.3f} to {middle + half:.3f}: "
+            + (f"{who} is better" if who else "no clear difference")]
 
 
 def policy_file(place: Path, options: PolicyOptions) -> Path:
@@ -110,7 +146,8 @@ def result_lines(found) -> list[str]:
                         for name in ("min", "median", "max"))
     return [f"return    {found}",
             *([f"spread    {spread}"] if len(found.returns) > 1 else []),
-            f"length    {numbers['length']:,.1f} steps" + " on average" * (len(found.returns) > 1)]
+            f"length    {numbers['length']:,.1f} steps" + " on average" * (len(found.returns) > 1),
+            *(score_lines(found.scores) if len(found.scores) else [])]
 
 
 def result_numbers(found) -> dict[str, Any]:
@@ -121,4 +158,5 @@ def result_numbers(found) -> dict[str, Any]:
             "std": found.std if several else None, "ci95": found.ci95 if several else None,
             "min": min(returns), "median": statistics.median(returns), "max": max(returns),
             "length": float(found.lengths.mean()),
-            "returns": returns, "lengths": found.lengths.tolist()}
+            "returns": returns, "lengths": found.lengths.tolist(),
+            **({"scores": found.scores.tolist()} if len(found.scores) else {})}

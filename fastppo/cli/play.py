@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Sequence
 
@@ -36,6 +37,8 @@ class Play(PolicyOptions):
     view: Literal["env", "network", "both"] = "env"
     """Picture: the environment, the network's inputs and outputs, or both; only a video has the
     network's"""
+    person: bool = False
+    """Play a game with actions that are numbers yourself, in the terminal, against the policy"""
     fps: int | None = None
     """Frames per second of the video; none: the environment's own rate"""
     caption: bool = True
@@ -55,7 +58,9 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     output = None if wants_window(options) else output_file(place, options)
     policy, factories, seed, text = loaded(path, options)
     print(text, flush=True)
-    if output is None:
+    if options.person:
+        play_person(policy, factories[0], seed, options)
+    elif output is None:
         show_window(policy, factories[0], seed, options)
     else:
         write_video(policy, factories[0], seed, options, output, interrupts)
@@ -115,6 +120,16 @@ def write_video(policy, factory, seed: int, options: Play, path: Path, interrupt
     print(f"{kind:<9} {path}   {frames:,} frames{cut}", flush=True)
     if interrupts.signum:
         raise Stop
+
+
+def play_person(policy, factory, seed: int, options: Play) -> None:
+    """Plays the episodes at the terminal, each with another agent as the policy's."""
+    from fastppo.evaluation.evaluate import evaluate
+    from fastppo.evaluation.match import Match, Person
+    found = evaluate(policy, [factory], seed, options.episodes, not options.stochastic,
+                     make=partial(Match, opponent=Person(policy.observer.layout, seed)))
+    for score in found.scores:
+        print({1: "the policy has won", 0.5: "a draw", 0: "you have won"}[score], flush=True)
 
 
 def print_end(moment) -> None:

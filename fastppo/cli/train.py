@@ -304,7 +304,8 @@ def make_summary(ppo, ended: str, startup: float, seconds: float, begun: int, mo
             "steps_per_second": (ppo.complete_steps - begun) / seconds,
             "warmup_steps": rows * ppo.policy.observer.norm,
             "episodic_return": recent.get(MEAN_RETURN),
-            "faults": ppo.episodes.faults, "evaluation": None, "best": best and best._asdict(),
+            "faults": {name: x for name, x in recent.items() if name.startswith("faults/")},
+            "evaluation": None, "best": best and best._asdict(),
             "model": model and model.name,
             "kernels": kernels.backend(), "version": __version__,
             "fingerprint": fingerprint(config.torch_threads)}

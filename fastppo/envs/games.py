@@ -117,6 +117,12 @@ class Game(gym.Env):
         seen = [alive or k in turns for k, alive in enumerate(self.alive)]
         return self._seen(obs, infos, seen), turns
 
+    def score(self, k: int) -> float:
+        """How agent k does so far: 1 with a higher return than the mean of the others', 0.5 with as
+        high a one, 0 with a lower one.
+        """
+        return (np.sign(np.round(self.totals[k] - np.mean(self.totals), 6)) + 1) / 2
+
     def render(self) -> Any:
         """The frame of the game."""
         return self.env.render()

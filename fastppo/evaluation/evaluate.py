@@ -40,6 +40,7 @@ class Evaluation(NamedTuple):
     ci95: float  # half the 95 % interval of the mean, normal approximation
     returns: np.ndarray  # f64 [episodes]
     lengths: np.ndarray  # i64 [episodes], steps
+    scores: np.ndarray  # f64 [episodes] of a match, see Game.score; else empty
 
     def __str__(self) -> str:
         if len(self.returns) == 1:
@@ -51,29 +52,32 @@ class Evaluation(NamedTuple):
 
 def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: int,
              deterministic: bool = True,
-             report: Callable[[np.ndarray], None] = lambda returns: None) -> Evaluation:
+             report: Callable[[np.ndarray], None] = lambda returns: None,
+             make: Callable[..., "EvaluationEnvs"] | None = None) -> Evaluation:
     """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
-    It changes nothing of the training. After every step `report` is called with the returns of the
-    episodes that have ended. Raises EnvError for an environment that fails, or without a time limit
-    does not end.
+    It changes nothing of the training. `make` makes the environments, such as a Match's. After
+    every step `report` is called with the returns of the episodes that have ended. Raises EnvError
+    for an environment that fails, or without a time limit does not end.
     """
     check_episodes(episodes)
-    with evaluation_envs(policy, factories[:min(episodes, MAX_ENVS)], seed) as envs:
+    with evaluation_envs(policy, factories[:min(episodes, MAX_ENVS)], seed, make) as envs:
         returns, lengths = envs.play(episodes, deterministic, report)
     std = float(returns.std(ddof=1)) if episodes > 1 else math.nan
     half = 1.96 * std / math.sqrt(episodes)
-    return Evaluation(float(returns.mean()), std, half, returns, lengths)
+    scores = np.array([score for _, score in sorted(envs.scores.items())])
+    return Evaluation(float(returns.mean()), std, half, returns, lengths, scores)
 
 
 @contextmanager
-def evaluation_envs(policy: Policy, factories: Sequence[Factory], seed: int
+def evaluation_envs(policy: Policy, factories: Sequence[Factory], seed: int,
+                    make: Callable[..., "EvaluationEnvs"] | None = None
                     ) -> "Iterator[EvaluationEnvs]":
     """Environments for episodes with a frozen policy; then they are closed.
 
     The network's buffers and torch's generator are then as before.
     """
-    envs = EvaluationEnvs(policy, factories, seed)
+    envs = (make or EvaluationEnvs)(policy, factories, seed)
     try:
         with preserved_buffers(policy.net), \
                 seeded_rng(seed, policy.observer.count.device, alone=False):
@@ -94,6 +98,7 @@ class EvaluationEnvs(Environments):
         self.policy, self.layout, count = policy, policy.observer.layout, len(self.envs)
         self.obs = np.zeros((count, *self.layout.store.shape), self.layout.store.dtype)
         self.states = np.zeros((count, policy.memory), np.float32)
+        self.scores: dict[int, float] = {}  # by episode
         self.limits = [MAX_STEPS if step_limit(env) is None else math.inf for env in self.envs]
 
     def play(self, episodes: int, deterministic: bool, report: Callable[[np.ndarray], None]
@@ -136,8 +141,7 @@ class EvaluationEnvs(Environments):
         self.now += 1
         rows = [row for e in active for row in self._acting(e)]
         noise = None if deterministic else np.concatenate([self._noise(row) for row in rows])
-        actions, self.states[rows] = self.policy.decide(self.obs[rows], noise, self.states[rows])
-        taken = dict(zip(rows, actions))
+        taken = dict(zip(rows, self.decide(np.array(rows), noise)))
         for e in active:
             rew, over = self._step(e, taken)
             if not over and self.now - self.running[e].start >= self.limits[e] - 1:
@@ -145,6 +149,11 @@ class EvaluationEnvs(Environments):
                                f" {MAX_STEPS:,} steps, and the environment has no time limit",
                                Set(max_episode_steps=1_000))
             yield e, rew, over
+
+    def decide(self, rows: np.ndarray, noise: np.ndarray | None) -> list[Any]:
+        """The actions of `rows`, with `noise` [n k] sampled ones."""
+        actions, self.states[rows] = self.policy.decide(self.obs[rows], noise, self.states[rows])
+        return actions
 
     def _acting(self, e: int) -> list[int]:
         """The rows that act in the next step of environment e."""

@@ -14,11 +14,16 @@ import numpy as np
 from fastppo.envs.atari import GAME_LENGTH, GAME_RETURN, SAME_GAME
 from fastppo.envs.games import Game
 from fastppo.errors import EnvError
+from fastppo.machine import kernels
+from fastppo.machine.kernels import Purpose
+from fastppo.machine.shared_memory import Arena
 from fastppo.spaces.leaves import leaf_arrays
-from fastppo.stepping.actors import Actor
-from fastppo.stepping.environments import RunningEpisode, checked_reward
+from fastppo.stepping.actors import Actor, LocalActor, Weights
+from fastppo.stepping.environments import SNAPSHOTS, RunningEpisode, checked_reward
 from fastppo.stepping.replay import EpisodeHistory
 from fastppo.vecenv import Serial
+
+POOL = "pool", "pool_mean", "pool_scale"  # arrays of the arena: parameters and moments [k ...]
 
 
 class Games(Serial):
@@ -57,6 +62,9 @@ class Games(Serial):
             self._store(row, obs.get(row - e))
         self.envs[e].game.limit = min(self.limits[e], begins.limit)
         self.born[e:e + self.agents] = [begins.start] * self.agents
+        if self.rules.past:
+            self.views.against[e:e + self.agents] = opponents(
+                self.seed, self.rules.past, self.number(e), begins.number, self.agents)
         self.running[e:e + self.agents] = [begins] * self.agents
 
     def _store(self, row: int, obs: Any) -> None:
@@ -76,6 +84,8 @@ class Games(Serial):
         """Takes step t in the game of row e, and begins its next game if it is over."""
         game, part, rewards = self.envs[e].game, slice(e, e + self.agents), self.recorder.rewards[t]
         self.views.valid[t, part], rewards[part] = game.alive, 0.0
+        if self.rules.past:
+            self.views.valid[t, part] &= self.views.against[part] < 0
         if self.note is not None:
             self.note(self.now - self.running[e].start, e)
         try:
@@ -98,12 +108,33 @@ class Games(Serial):
             elif row not in turns:
                 self.born[row] = self.now + 1
         if over:
+            if self.rules.past:
+                self._record_duel(t, e)
             self.begin_next(e)
+
+    def _record_duel(self, t: int, e: int) -> None:
+        """Records how the policy has done in a game against a snapshot."""
+        against = self.views.against[e:e + self.agents].tolist()
+        if max(against) >= 0:
+            self.views.duels[t, e] = max(against), self.envs[e].game.score(against.index(-1))
 
     def play_again(self, e: int, histories: Sequence[EpisodeHistory], actor: Actor,
                    seconds: float = math.inf) -> Sequence[float]:
         """See Serial.play_again, for the game of row e."""
         return replay_game(self, e, histories, actor.to_env, seconds)
+
+
+def opponents(seed: int, past: float, game: int, episode: int, agents: int) -> list[int]:
+    """The snapshots that act in an episode of a game, by agent; -1: the policy itself.
+
+    In a share `past` of the games these are all agents but one. It, and the snapshot, are drawn.
+    """
+    drawn = np.empty((1, 3), np.float32)
+    kernels.uniform(seed, Purpose.PAST, game, max(episode, 0), drawn)
+    share, own, snapshot = drawn[0].tolist()
+    if share >= past or episode < 0:  # of the warm-up
+        return [-1] * agents
+    return [-1 if k == int(own * agents) else int(snapshot * SNAPSHOTS) for k in range(agents)]
 
 
 def replay_game(games: Games, e: int, histories: Sequence[EpisodeHistory],
@@ -143,3 +174,30 @@ def game_info(game: Game) -> dict[str, float]:
                if agent in game.ended}
     return {GAME_RETURN: sum(game.totals) / len(game.agents), GAME_LENGTH: float(game.steps),
             **returns}
+
+
+class PastLocalActor(LocalActor):
+    """A LocalActor in which snapshots act for their rows, `against` [e]; -1: the policy itself."""
+
+    def __init__(self, arena: Arena, first: int, last: int, *rest: Any):
+        super().__init__(arena, first, last, *rest)
+        self.against, self.pool = arena["against"][first:last], [arena[name] for name in POOL]
+
+    def start(self, iteration: int) -> None:
+        """See LocalActor; reads the snapshots, too."""
+        super().start(iteration)
+        self.selves = [self.read(*parts) for parts in zip(*self.pool)]
+
+    def sample(self, weights: Weights, obs: np.ndarray, noise: np.ndarray, act: np.ndarray,
+               *outputs: np.ndarray) -> None:
+        """See LocalActor."""
+        super().sample(weights, obs, noise, act, *outputs)
+        for k, rows in rows_of_snapshots(self.against):
+            chosen, *rest = act[rows], *(np.empty_like(x[:len(rows)]) for x in outputs)
+            super().sample(self.selves[k], obs[rows], noise[rows], chosen, *rest)
+            act[rows] = chosen
+
+
+def rows_of_snapshots(against: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """(snapshot, its rows i64 [n]) of those that act, of `against` i8 [e]."""
+    return [(k, np.flatnonzero(against == k)) for k in sorted({*against.tolist()} - {-1})]

@@ -144,8 +144,8 @@ def gae(rew, val, nxt, term, trunc, valid, gamma, lam, adv, /):
 def discounted(rew, ended, valid, gamma, carry, out, /):
     """g_t = sum over k <= t of gamma^(t-k) rew_k, over the steps since t's own episode began.
 
-    The steps are the `valid` ones alone; where not, g stays. Fills out [t e]. carry [e] is g before the first step; afterwards g after the last, 0 where the
-    episode ended.
+    The steps are the `valid` ones alone; where not, g stays. Fills out [t e]. carry [e] is g before
+    the first step; afterwards g after the last, 0 where the episode ended.
     """
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fastppo.config import IMAGE_MODELS, Config
 from fastppo.machine.kernels import CONVOLUTION, FLATTEN, IMAGE
 from fastppo.networks.normaliser import channels_last
-from fastppo.spaces.leaves import channels_are_last, leaves, tree_map
+from fastppo.spaces.leaves import BOARD_SIDE, leaves, tree_map
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout, StoredLeaf
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU,
@@ -126,7 +126,7 @@ class ImageEncoder(nn.Module):
         if x.ndim == 3:
             x = x[:, None]
         elif x.ndim == 5:  # stacked frames
-            x = (x.permute(0, 1, 4, 2, 3) if channels_are_last(x.shape[2:]) else x).flatten(1, 2)
+            x = x.flatten(1, 2)
         return self.dense(self.convs(channels_last(x)))
 
 
@@ -157,6 +157,15 @@ def nature(channels: int, generator: torch.Generator | None) -> nn.Sequential:
                          conv(64, 64, 3, 1, generator), nn.ReLU())
 
 
+class PaddedSequential(nn.Sequential):
+    """Layers for images, which get zeros below and on the right up to 8 x 8."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the layers make of images [b c h w]."""
+        down, across = (max(0, BOARD_SIDE - side) for side in x.shape[-2:])
+        return super().forward(F.pad(x, (0, across, 0, down)) if down or across else x)
+
+
 def impala(channels: int, generator: torch.Generator | None, pooled: bool = False
            ) -> nn.Sequential:
     """Fifteen convolutions in three sections of two residual blocks [Espeholt 2018, figure 3].
@@ -167,7 +176,7 @@ def impala(channels: int, generator: torch.Generator | None, pooled: bool = Fals
     for inputs, outputs in zip((channels, 16, 32), (16, 32, 32)):
         layers += [conv(inputs, outputs, 3, 1, generator, padding=1), nn.MaxPool2d(3, 2, 1),
                    Residual(outputs, generator), Residual(outputs, generator)]
-    return nn.Sequential(*layers, nn.ReLU(), *[nn.AdaptiveAvgPool2d(1)] * pooled)
+    return PaddedSequential(*layers, nn.ReLU(), *[nn.AdaptiveAvgPool2d(1)] * pooled)
 
 
 IMAGE_NETWORKS = {"cnn": ConvNetwork(nature, 512), "impala": ConvNetwork(impala, 256),
@@ -229,9 +238,8 @@ class MixedEncoder(nn.Module):
         super().__init__()
         kind, stored = IMAGE_NETWORKS[config.model], ObservationEncoding(layout).leaves
         self.leaves = [leaves(layout.network_space)[i] for i in places]
-        shapes, smallest = [leaf.image_shape for leaf in stored], IMAGE_MODELS[config.model]
-        self.image_leaves = [i for i, shape in enumerate(shapes)
-                             if shape is not None and min(shape[1:]) >= smallest]
+        shapes = [leaf.convolved(IMAGE_MODELS[config.model]) for leaf in stored]
+        self.image_leaves = [i for i, shape in enumerate(shapes) if shape]
         self.parts = nn.ModuleList(
             ImageEncoder(kind, shapes[i], generator, config.layer_norm)
             if i in self.image_leaves else DenseEncoder(stored[i].width, ()) for i in places)

@@ -53,17 +53,19 @@ class ObservationNormaliser(RunningMoments):
 
     Numbers are clip((x - mean) / sqrt(var + 1e-8), +-limit) if `norm_obs`, else unchanged. Images
     of uint8 are divided by their largest bound, channels first; in a flat network only without
-    `norm_obs`. Choices are one-hot. The action mask is left out.
+    `norm_obs`. Boards that the network sees as images are unchanged, channels first. Choices are
+    one-hot. The action mask is left out.
 
     `images` are the leaves, counted without the mask, that the network sees as images. By default
-    these are all Boxes that look like one, but none for a flat network.
+    these are all Boxes that look like one and boards, but none for a flat network.
     """
 
     def __init__(self, layout: ObservationLayout, norm_obs: bool = True, flat: bool = False,
                  limit: float = 10.0, images: Sequence[int] | None = None):
         if images is None:
             visible = ObservationEncoding(layout).leaves
-            images = [i for i, leaf in enumerate(visible) if leaf.like_image and not flat]
+            images = [i for i, leaf in enumerate(visible)
+                      if (leaf.like_image or leaf.board) and not flat]
         encoding = ObservationEncoding(layout, images, norm_obs)
         norm = bool(encoding.normalised.any())
         super().__init__(int(encoding.normalised.sum()) if norm else 0)

@@ -89,6 +89,7 @@ def run_state(ppo) -> dict[str, Any]:
             "boundary": snapshot_tree(boundary, snapshots.log),
             "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
             "image_scales": image_scales(ppo.policy),
+            "past": ppo.collector.past and ppo.collector.past.state(ppo.pending),
             "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
 
 
@@ -181,6 +182,8 @@ def _restore_state(ppo, state: dict[str, Any]) -> None:
         if type(sink).__name__ in state["sinks"]:
             sink.restore(state["sinks"][type(sink).__name__])
     boundary = tree_map(lambda x: x.numpy() if isinstance(x, Tensor) else x, state["boundary"])
+    if collector.past:
+        collector.past.restore(state["past"])
     collector.progress = Progress(*map(int, boundary["progress"]))
     collector.snapshots.load(boundary, collector.progress)
 

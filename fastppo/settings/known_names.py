@@ -19,6 +19,7 @@ START_FILES = {CONFIG_FILE, COMMAND_FILE, SYSTEM_FILE, SUMMARY_FILE, METRICS_FIL
 GLOBAL_STEP = "global_step"  # environment steps; the column of metrics.csv
 MEAN_RETURN, RETURN_STD = "charts/episodic_return", "charts/episodic_return_std"
 MEAN_LENGTH = "charts/episodic_length"
+ELO = "games/elo"
 EPISODES = "charts/episodes"
 # The columns of episodes.csv, and that of each metric that is a mean of one.
 EPISODE_COLUMNS = (GLOBAL_STEP, "return", "length")

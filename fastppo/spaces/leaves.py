@@ -22,6 +22,7 @@ MASK = "action_mask"  # the key of the action mask in a Dict observation
 # Keys in a game of several agents: the number of the agent, and the state of the game.
 AGENT, STATE = "agent", "state"
 OBS_KEY = "obs"  # the key of the observation in a MaskedDict
+BOARD_SIDE = 8  # networks for images that are as small take boards of any size, padded to it
 MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network's input
 MAX_EXACT = 2**53  # the whole numbers up to here are exact in float64
 WRAP = ("wrap the environment, to a Box or Discrete space: gymnasium.wrappers.TransformObservation"
@@ -98,8 +99,12 @@ def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
-    """True for an image with three axes of which the last is the shortest: its channels."""
-    return len(shape) == 3 and min(shape) == shape[2] != shape[0]
+    """True for an image of three axes whose channels are the last one, False for the first.
+
+    They are the axis that differs from two equal ones, else the shortest one.
+    """
+    return len(shape) == 3 and shape[1] != shape[2] and (
+        shape[0] == shape[1] or min(shape) == shape[2] != shape[0])
 
 
 def observation_storage(space: Space) -> Storage:

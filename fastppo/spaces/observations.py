@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, MultiBinary, Space
 
 from fastppo.machine import kernels
 from fastppo.spaces.leaves import (
+    BOARD_SIDE,
     CHOICES,
     MASK,
     OBS_KEY,
@@ -48,6 +49,8 @@ class StoredLeaf:
         like_image    true for a Box of uint8 with two axes, three (channels) or four (frames)
         image_range   (lowest, highest) number, if convolutions can see it; otherwise None
         image_shape   (channels, height, width) of these; channels are those of all stacked frames
+        board         true for a Box of int8 or bool with three axes or four (frames): an image of
+                      the numbers themselves to impala and impoola, and to a network of the user's
 
     Raises SpaceError if it cannot be stored.
     """
@@ -61,6 +64,8 @@ class StoredLeaf:
         self.numeric = self.counts is None and self.dtype != np.bool_
         self.width = int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
         self.like_image = self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
+        self.board = self.counts is None and len(self.shape) in (3, 4) and (
+            leaf.space.dtype.char in "b?")  # int8 or bool
         self.image_range = self.image_shape = None
         if self.like_image or self.numeric and len(self.shape) in (3, 4):
             self._set_image(leaf.space)
@@ -69,8 +74,8 @@ class StoredLeaf:
         """Sets the range and the shape of an image.
 
         The lowest number of uint8 counts as 0; floats need the same finite bounds everywhere. With
-        three axes the shortest one, the channels, is first or last. A fourth axis, in front, holds
-        the frames.
+        three axes the channels are first or last (channels_are_last). A fourth axis, in front,
+        holds the frames.
         """
         low, high = float(space.low.flat[0]), float(space.high.flat[0])
         if self.like_image:
@@ -78,11 +83,23 @@ class StoredLeaf:
         elif not (-np.inf < low < high < np.inf and (space.low == low).all()
                   and (space.high == high).all()):
             return
+        self.image_range, self.image_shape = (low, high), self._planes()
+
+    def _planes(self) -> tuple[int, int, int]:
         *lead, height, width = self.shape
         if lead and channels_are_last(self.shape[-3:]):
             *lead, height, width, channels = self.shape
             lead.append(channels)
-        self.image_range, self.image_shape = (low, high), (math.prod(lead), height, width)
+        return math.prod(lead), height, width
+
+    def convolved(self, smallest: int) -> tuple[int, int, int] | None:
+        """(channels, height, width) for convolutions of images whose sides are at least `smallest`.
+
+        None if they do not take it.
+        """
+        board = self.board and smallest <= BOARD_SIDE
+        shape = self._planes() if board else self.image_shape
+        return shape if board or shape and min(shape[1:]) >= smallest else None
 
     def to_array(self, value: Any, lead: tuple[int, ...] = ()) -> np.ndarray:
         """`value` [*lead ...] as it is stored; raises ValueError if its space does not allow it."""
@@ -258,11 +275,11 @@ class ObservationEncoding:
             zip(self.leaves, visible)) if self.numbers[i] or not numbers_only], 1)
 
     def scaled(self, i: int, x: Any) -> Any:
-        """Values x, f32 in numpy or torch, of leaf `i`: images from 0 to 1, without moments."""
+        """Values x, f32 in numpy or torch, of leaf `i`: images from 0 to 1, boards as they are."""
         leaf = self.leaves[i]
         if leaf.like_image:
             return x if self.numbers[i] else x / leaf.image_range[1]
-        if i in self.images:
+        if i in self.images and not leaf.board:
             low, high = leaf.image_range
             return (x - low if low else x) / (high - low)  # bytes become floats in one pass
         return x

@@ -58,6 +58,15 @@ class PolicyPlan(NamedTuple):
     limit: float = 10.0  # of normalised observations
 
 
+class Weights(NamedTuple):
+    """What the compiled policy computes with."""
+
+    packed: np.ndarray  # f32, see kernels.pack
+    mean: np.ndarray | None  # f32 [o] of observations; None without normalisation
+    scale: np.ndarray | None  # f32 [o]
+    log_std: np.ndarray | None  # f32 [a]
+
+
 class LocalActor(Actor):
     """The compiled policy for environments [first, last): forward pass, sampling, values."""
 
@@ -71,60 +80,67 @@ class LocalActor(Actor):
         # What is not finite where action parameters are not.
         self.checked = self.logp if plan.log_std is None else self.act_rows
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
-        self.fin, self.params = arena["fin"][part], arena["params"]
-        self.times = arena["times"][first]
-        self.mean, self.scale = (arena[n] if len(arena[n]) else None for n in ("mean", "scale"))
+        self.fin, self.times = arena["fin"][part], arena["times"][first]
+        self.current = [arena[name] for name in ("params", "mean", "scale")]
         self.plan, self.to_env = plan, actions.to_env()
         self.encoding = ObservationEncoding(
-            layout, [0] if plan.plan[0, 7] == kernels.IMAGE else [], self.mean is not None)
+            layout, [0] if plan.plan[0, 7] == kernels.IMAGE else [], len(arena["mean"]) > 0)
         kind = "u" if plan.log_std is None else "n"
         self.noise = ActionNoise(kind * actions.size, seed, first, count)
-        self.packed = np.empty(kernels.packed_size(plan.plan), np.float32)
         width = int(plan.plan[plan.plan[:, 1] < 0, 3].sum())  # action parameters, then the value
         self.out, self.single = np.empty((count, width), "f4"), np.empty((1, width), "f4")
-        self.action_params = self.out[:, :-1]
 
     def start(self, iteration: int) -> None:
         """Reads the current parameters."""
         self.begun, self.acting = time.monotonic(), 0.0
-        kernels.pack(self.plan.plan, self.params, self.packed)
-        self.first_step = iteration * self.steps
+        self.first_step, self.weights = iteration * self.steps, self.read(*self.current)
+
+    def read(self, params: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> Weights:
+        """The Weights of flat parameters and of moments, which are empty without normalisation."""
+        packed = np.empty(kernels.packed_size(self.plan.plan), np.float32)
+        kernels.pack(self.plan.plan, params, packed)
         at, size = self.plan.log_std, self.noise.out.shape[1]
-        self.log_std = None if at is None else self.params[at:at + size]
+        moments = (mean, scale) if len(mean) else (None, None)
+        return Weights(packed, *moments, None if at is None else params[at:at + size])
 
     def act(self, t: int, group: range) -> list:
         """Forward pass, sampling and recording for all environments of the slice at once."""
-        begin = time.monotonic()
-        self._forward(self.obs[t], self.out)
-        if self.layout.mask is not None:
-            self.action_params[~self.layout.legal(self.obs[t])] = MASKED_LOGIT
-        act, noise = self.act_rows[t], self.noise.at(self.first_step + t)
-        if self.log_std is None:
-            kernels.sample_categorical(self.action_params, noise[:, 0], act, self.logp[t])
-        else:
-            kernels.sample_gaussian(self.action_params, self.log_std, noise, act, self.logp[t])
+        begin, act = time.monotonic(), self.act_rows[t]
+        self.sample(self.weights, self.obs[t], self.noise.at(self.first_step + t), act,
+                    self.logp[t], self.out)
         self.val[t][:] = self.out[:, -1]
         _check_finite(self.checked[t], self.first, t)
         actions = self.to_env(act)
         self.acting += time.monotonic() - begin
         return actions
 
+    def sample(self, weights: Weights, obs: np.ndarray, noise: np.ndarray, act: np.ndarray,
+               logp: np.ndarray, out: np.ndarray) -> None:
+        """Fills act and logp [n ...] for observations [n ...], and `out` [n p+1], also values."""
+        self._forward(weights, obs, out)
+        params = out[:, :-1]
+        if self.layout.mask is not None:
+            params[~self.layout.legal(obs)] = MASKED_LOGIT
+        if weights.log_std is None:
+            kernels.sample_categorical(params, noise[:, 0], act, logp)
+        else:
+            kernels.sample_gaussian(params, weights.log_std, noise, act, logp)
+
     def truncated(self, t: int, e: int) -> None:
         """Computes the value of the final observation at once."""
-        self._forward(self.fin[e:e + 1], self.single)
+        self._forward(self.weights, self.fin[e:e + 1], self.single)
         self.nxt[t, e] = self.single[0, -1]
 
     def finish(self, t: int) -> None:
         """Computes the values of the observations after the last step."""
-        self._forward(self.obs[t], self.out)
+        self._forward(self.weights, self.obs[t], self.out)
         running = ~(self.term[t - 1] | self.trunc[t - 1])
         self.nxt[t - 1, running] = self.out[running, -1]
         self.times[:] = self.acting, self.begun, time.monotonic()
 
-    def _forward(self, obs: np.ndarray, out: np.ndarray) -> None:
+    def _forward(self, weights: Weights, obs: np.ndarray, out: np.ndarray) -> None:
         encoded = self.encoding.encode(leaf_arrays(obs))
-        kernels.forward(self.plan.plan, self.packed, self.mean, self.scale, encoded, out,
-                        self.plan.limit)
+        kernels.forward(self.plan.plan, *weights[:3], encoded, out, self.plan.limit)
 
 
 class CentralActor(Actor):

@@ -19,6 +19,7 @@ REWARD_MAX = float(np.finfo(np.float32).max)
 # A reward of one of these types is checked faster.
 SCALAR_TYPES = frozenset({int, float, np.float32, np.float64, np.int32, np.int64})
 WARMUP_EPISODE = -1  # training's episodes are 0, 1, 2, ...; the warm-up's are -1, -2, -3, ...
+SNAPSHOTS = 8  # of earlier policies
 SUBSTITUTE = 1 << 31  # added to the number of an episode whose own seed cannot be used
 
 
@@ -37,6 +38,7 @@ class EpisodeRules(NamedTuple):
     replay_timeout: float = math.inf  # seconds for the replay of one
     reset_on_nan: bool = False  # a number that is not finite ends it
     cuts: dict[tuple[int, int], int] = {}  # (environment, number) of one that failed twice -> step
+    past: float = 0.0  # share of the games against earlier policies
 
 
 NO_RULES = EpisodeRules()

@@ -41,6 +41,8 @@ class RolloutViews(NamedTuple):
     total: np.ndarray  # f64 [t e] return of the episode until this step
     length: np.ndarray  # i64 [t e] its length in steps; 0 where none ended
     same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
+    duels: np.ndarray  # f32 [t e 2] (snapshot, score of the policy) of a game that is over, or NaN
+    against: np.ndarray  # i8 [e] the snapshot that acts; -1: the policy itself
     fin: np.ndarray  # [e ...] the last final observation
     frames: np.ndarray  # [e f ...] see FrameStore
     infos: np.ndarray  # u1 [bytes] see write_infos
@@ -49,9 +51,9 @@ class RolloutViews(NamedTuple):
     @classmethod
     def of(cls, arena: Arena, first: int, last: int, worker: int = 0) -> "RolloutViews":
         """The views of environments [first, last), which `worker` steps."""
-        return cls(*(arena[name][:, first:last] for name in cls._fields[:-4]),
-                   arena["fin"][first:last], arena["frames"][first:last], arena["infos"][worker],
-                   arena["drawn"][worker])
+        return cls(*(arena[name][:, first:last] for name in cls._fields[:-5]),
+                   *(arena[name][first:last] for name in ("against", "fin", "frames")),
+                   arena["infos"][worker], arena["drawn"][worker])
 
 
 class RolloutRecorder:

@@ -125,6 +125,8 @@ def rollout_collected(ppo, rollout: Rollout) -> None:
     """Counts the episodes that ended in a rollout, and calls on_collect."""
     log = ppo.collector.snapshots.log
     ppo.episodes.add(ppo.arena, ppo.progress.iteration, log.state.options, log.agents)
+    if ppo.collector.past:
+        ppo.episodes.beside |= ppo.collector.past.stats()
     if ppo.hooks.collect:
         ppo.hooks.call(ppo.hooks.collect, ppo, rollout)
 

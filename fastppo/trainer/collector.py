@@ -24,47 +24,50 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     """The Collector of a run: its environments, and the actor that chooses their actions."""
     vector, views = source.vector, RolloutViews.of(arena, 0, config.rows)
     log = EpisodeLog(views, config.replay_limit if vector is None else 0, config.agents)
-    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {})
+    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {}, config.past)
     snapshots = EnvSnapshots(arena, ReturnScaling(config.rows), log)
     collector = Collector(arena, policy, config, snapshots)
     if vector is not None and attached_simulator(collector, vector):
         return collector
     groups, plan, central = [range(config.rows)], None, None
+    stepper, actor = stepper_of(config)
     if vector is None and (config.num_workers or config.acting == "central"):
         own = ranks.own(config.num_envs)
         groups = env_groups(len(own), own.start, config.agents)
     if config.acting == "local":
         plan = policy_plan(policy, learner.flat)
     elif config.device == "cpu" and config.learner != "graph":
-        central = CentralActor(arena, policy, groups, config.seed)
+        central = CentralActor
     else:
-        from fastppo.gpu.device_actor import DeviceActor
-        central = DeviceActor(arena, policy, groups, config.seed)
+        from fastppo.gpu.device_actor import DeviceActor as central
+    if config.past:
+        from fastppo.games.past import PastSelves, past_central
+        collector.past, central = PastSelves(arena, config.past_interval), past_central(central)
+    central = central and central(arena, policy, groups, config.seed)
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules,
-                      stepper_of(config.agents))
+                      stepper, actor)
     else:
-        actor = central or LocalActor(arena, 0, config.rows, plan, policy.observer.layout,
-                                      policy.actions, config.seed)
+        actor = central or actor(arena, 0, config.rows, plan, policy.observer.layout,
+                                 policy.actions, config.seed)
         if vector is not None:
             from fastppo.vector.native_vector import NativeVector
             collector.vec = NativeVector(vector, arena, actor, config.seed)
         else:
-            collector.vec = stepper_of(config.agents)(
-                source.factories, views, actor, config.seed, groups=groups if central else (),
-                rules=rules, log=log)
+            collector.vec = stepper(source.factories, views, actor, config.seed, rules=rules,
+                                    groups=groups if central else (), log=log)
     if central:
         central.attach(collector)
     return collector
 
 
-def stepper_of(agents: int) -> type[Serial]:
-    """The class that steps environments, or games of several `agents`."""
-    if agents == 1:
-        return Serial
-    from fastppo.games.stepper import Games
-    return Games
+def stepper_of(config: Config) -> tuple[type[Serial], type[LocalActor]]:
+    """The classes that step environments, or games of several agents, and act by compiled code."""
+    if config.agents == 1:
+        return Serial, LocalActor
+    from fastppo.games.stepper import Games, PastLocalActor
+    return Games, PastLocalActor if config.past else LocalActor
 
 
 def attached_simulator(collector: Collector, env: VectorEnv) -> bool:

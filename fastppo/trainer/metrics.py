@@ -99,7 +99,7 @@ class EpisodeMetrics:
     def __init__(self):
         self.state = RecentEpisodes()
         self.ended: list[tuple[int, float, int]] = []  # row, return and length, in the last rollout
-        self.faults: dict[str, float] = {}  # of workers, from their first restart on
+        self.beside: dict[str, float] = {}  # faults of workers, ratings
 
     @property
     def count(self) -> int:
@@ -164,9 +164,9 @@ class EpisodeMetrics:
                                     tuple(names)[:MAX_INFO_KEYS], self.state.discarded)
 
     def stats(self) -> dict[str, float]:
-        """Means over the last episodes, of an info over those that have it; and `faults`."""
+        """Means over the last episodes, of an info over those that have it, and `beside`."""
         if not self.state.recent:
-            return self.faults
+            return self.beside
         total, length, infos = zip(*self.state.recent)
         means = {known_names.MEAN_RETURN: float(np.mean(total)),
                  known_names.MEAN_LENGTH: float(np.mean(length)),
@@ -178,7 +178,7 @@ class EpisodeMetrics:
         for name in self.state.names:
             if values := [info[name] for info in infos if name in info]:
                 means[name if name[:7] == "charts/" else f"env/{name}"] = float(np.mean(values))
-        return means | self.faults
+        return means | self.beside
 
 
 def explained_variance(rollout: Rollout, ranks: limits.OneProcess) -> float:

@@ -117,9 +117,8 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
         count += gates * config.rnn_size * (config.rnn_size + widths[-1])
     if config.model in IMAGE_MODELS:
         from fastppo.networks.encoders import dense_weights
-        count += sum(dense_weights(config.model, shape)
-                     for shape in (leaf.image_shape for leaf in encoding.leaves)
-                     if shape and min(shape[1:]) >= IMAGE_MODELS[config.model])
+        count += sum(dense_weights(config.model, shape) for leaf in encoding.leaves
+                     if (shape := leaf.convolved(IMAGE_MODELS[config.model])))
     need = WEIGHT_BYTES * count
     if need > limits.SMALL_MEMORY and need > (free := limits.free_memory()):
         raise ConfigError(f"the network has at least {count:,} parameters and needs"

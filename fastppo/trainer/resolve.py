@@ -95,7 +95,7 @@ def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
 def _convolves(config: Config, seen: ObservationLayout) -> bool:
     """True for convolutional networks; a user's model for images most likely is one."""
     return config.model in IMAGE_MODELS or config.model not in MODELS and any(
-        leaf.like_image for leaf in seen.leaves)
+        leaf.like_image or leaf.board for leaf in seen.leaves)
 
 
 def _suits_gpu(config: Config, seen: ObservationLayout) -> bool:

@@ -17,6 +17,7 @@ from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
 from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaves, tree_map
+from fastppo.stepping.environments import SNAPSHOTS
 from fastppo.stepping.rollout_recorder import infos_spec
 from fastppo.update.flat_parameters import trained_parameters
 
@@ -41,10 +42,13 @@ def make_arena(config: Config, policy: Policy) -> Arena:
         if shares_update(config, policy):
             workers = shards_spec(params, config.rows * config.num_steps)
         workers |= protocol_spec(config.num_workers, len(env_groups(config.num_envs)))
+    kept = SNAPSHOTS * (config.past > 0)
     arena = Arena({
         **rollout_spec(policy, config.num_steps, config.rows,
                        config.frame_stack if once else 0),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
+        "pool": ("<f4", (kept, params)),
+        **dict.fromkeys(("pool_mean", "pool_scale"), ("<f4", (kept, *moments[1]))),
         **infos_spec(config.num_workers), **workers})
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout
     arena["acting"].fill(True)
@@ -65,7 +69,8 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
             "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),
-            "acting": ("|b1", (steps + 1, envs)),
+            "acting": ("|b1", (steps + 1, envs)), "against": ("|i1", (envs,)),
+            "duels": ("<f4", (*te, 2)),
             "state": ("<f4", (steps + 1, envs, policy.memory)),
             "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
 

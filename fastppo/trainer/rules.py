@@ -107,7 +107,7 @@ def keys_of(seen: ObservationLayout) -> tuple[str, ...]:
 def _too_small(case: Any) -> str:
     """What images the case's model needs and what there are, if they are too small; else ""."""
     sides, smallest = largest_image(case.seen), IMAGE_MODELS.get(case.model, 0)
-    if min(sides, default=-1 if smallest else 0) >= smallest:
+    if not smallest or any(leaf.convolved(smallest) for leaf in case.seen.leaves):
         return ""
     found = f"the largest here is {'x'.join(map(str, sides))}" if sides else \
         f"there are none in {brief_text(case.seen.space)}"
@@ -213,6 +213,8 @@ CONFLICTS = [
         Omit("nan_policy")),
     Conflict("nan_policy", lambda c: c.agents > 1,
         "nan_policy=reset_env is not for games of several agents", Omit("nan_policy")),
+    Conflict("past", lambda c: c.agents == 1, "past={past} is for games of several agents",
+        Omit("past")),
     Conflict("num_workers", lambda c: c.num_workers not in (0, "auto") and c.vec in ENGINES,
         "num_workers is {num_workers}, but vec={vec} steps all environments in one process",
         Omit("num_workers")),

@@ -244,8 +244,8 @@ def _restarted(ppo, error: EnvError) -> bool:
         error.what += (f"\nthe workers are not started again, because that has happened {RESTARTS}"
                        f" times in {SECONDS / 60:g} minutes")
         return False
-    ppo.episodes.faults = {"faults/restarts": float(restarts.count),
-                           "faults/truncated": float(len(restarts.cuts))}
+    ppo.episodes.beside |= {"faults/restarts": float(restarts.count),
+                            "faults/truncated": float(len(restarts.cuts))}
     log.warning("%s\nthe workers have been started again (restart %d), and the running episodes are"
                 " replayed%s", error.what, restarts.count, "" if len(restarts.cuts) == before else
                 "; an episode that has failed twice will end before that step")

@@ -9,7 +9,7 @@ from fastppo.compiled.shared_minibatches import SharedMinibatches
 from fastppo.envs.source import EnvSource
 from fastppo.learner import Learner
 from fastppo.machine import kernels, limits
-from fastppo.stepping.actors import CentralActor, PolicyPlan
+from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.replay import EpisodeLog
 from fastppo.trainer.rollout_arrays import shares_update
@@ -23,7 +23,8 @@ from fastppo.workers.worker_vecenv import WorkerVecEnv
 
 def start_workers(collector: Collector, source: EnvSource, learner: Learner,
                   ranks: limits.OneProcess, groups: Sequence[range], plan: PolicyPlan | None,
-                  central: CentralActor | None, rules: EpisodeRules, stepper: type[Serial]) -> None:
+                  central: CentralActor | None, rules: EpisodeRules,
+                  stepper: type[Serial], actor: type[LocalActor]) -> None:
     """Makes worker processes step the environments of `collector`, and share updates if they can.
 
     They act by `plan`, or `central` acts in this process.
@@ -35,7 +36,7 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
         helper = HelperPlan(learner.plan, terms, policy.observer.norm)
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,
                    config.seed, rules, helper, helper_count(config.num_workers), config.agents,
-                   stepper)
+                   stepper, actor)
     team = WorkerTeam(make, source.factories[own.start:own.stop],
                       config.num_workers, arena, len(groups), config.step_timeout,
                       config.reset_timeout, main_computes=central is not None,

@@ -80,10 +80,11 @@ def network_view(policy: Policy, rows: np.ndarray, states: np.ndarray) -> Networ
 
 
 def as_bytes(encoding: ObservationEncoding, i: int, image: np.ndarray) -> np.ndarray:
-    """The image of leaf `i` in uint8, with floats scaled from their bounds."""
+    """The image of leaf `i` in uint8, with other numbers scaled from their bounds."""
     if image.dtype == np.uint8:
         return image
-    return np.clip(encoding.scaled(i, image) * 255, 0, 255).round().astype(np.uint8)
+    low, high = encoding.leaves[i].image_range or (0, 1)
+    return np.clip((image - low) / (high - low) * 255, 0, 255).round().astype(np.uint8)
 
 
 def image_frames(array: np.ndarray) -> list[np.ndarray]:

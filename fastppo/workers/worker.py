@@ -179,13 +179,13 @@ class InWorker:
 def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen: ObservationLayout,
                        acts: ActionMapping, seed: int, rules: EpisodeRules,
                        share: HelperPlan | None, helpers: int, agents: int, stepper: type[Serial],
-                       factories: Sequence[Factory], first: int, worker: int, arena: Arena,
-                       sync: WorkerSync) -> Serial:
+                       local: type[LocalActor], factories: Sequence[Factory], first: int,
+                       worker: int, arena: Arena, sync: WorkerSync) -> Serial:
     """Makes, in the worker, a Serial on its slice of the environments.
 
     It acts by `recipe`, or waits for the main process's actions if that is None. With `share`, the
     first `helpers` workers also help to compute updates. Each environment has as many rows as
-    `agents`, and is stepped by a `stepper`.
+    `agents`, and is stepped by a `stepper`; `local` acts by the recipe.
     """
     first, last = agents * first, agents * (first + len(factories))
     if recipe is None:
@@ -193,7 +193,7 @@ def make_worker_serial(groups: Sequence[range], recipe: PolicyPlan | None, seen:
                   for group in groups]
         actor = WaitingActor(arena, first, last, groups, acts, sync)
     else:
-        groups, actor = (), LocalActor(arena, first, last, recipe, seen, acts, seed)
+        groups, actor = (), local(arena, first, last, recipe, seen, acts, seed)
     views = RolloutViews.of(arena, first, last, worker)
     kind = type("WorkerSerial", (InWorker, stepper), {})
     serial = kind(factories, views, actor, seed, first, groups, sync.note, f"worker {worker}, ",

@@ -113,6 +113,115 @@ def test_channels_may_come_first_or_last(trainer, shape):
     np.testing.assert_allclose(seen[0][0], wanted / 255, rtol=1e-6)
 
 
+BOARDS = {"bits": Box(0, 1, (3, 3, 2), np.bool_), "stones": Box(-1, 1, (6, 7, 2), np.int8),
+          "pieces": Box(-6, 6, (2, 8, 9), np.int8), "chess": Box(0, 1, (8, 8, 111), np.bool_)}
+
+
+def board_of(name):
+    """A board (channels, height, width), whatever its space's order, and it as its space has it."""
+    space = BOARDS[name]
+    space.seed(1)
+    board = space.sample()
+    return board if name == "pieces" else board.transpose(2, 0, 1), board
+
+
+@pytest.mark.parametrize("model", ["impala", "impoola"])
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_small_network_of_convolutions_sees_a_board_in_its_own_numbers(trainer, model, name):
+    ppo, seen = trainer(seeing(BOARDS[name]), model=model, norm_obs=True), []
+    convs = ppo.policy.net.actor_body.parts[0].convs
+    convs[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    wanted, board = board_of(name)
+    ppo.policy.value(board)
+    channels, height, width = wanted.shape
+    padded = np.zeros((1, channels, max(height, 8), max(width, 8)))
+    padded[0, :, :height, :width] = wanted
+    np.testing.assert_array_equal(seen[0], padded)
+    assert convs[0].in_channels == channels and not ppo.policy.observer.norm
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_model_of_the_users_sees_a_board_in_its_own_numbers_and_size(trainer, name):
+    class Noted(nn.Module):
+        def __init__(self, obs_space, act_space):
+            super().__init__()
+            self.out = nn.LazyLinear(4)
+
+        def forward(self, obs):
+            self.seen = obs
+            out = self.out(obs.flatten(1))
+            return out[:, :3], out[:, 3]
+    policy = trainer(seeing(BOARDS[name]), model=Noted, norm_obs=True).policy
+    wanted, board = board_of(name)
+    policy.value(board)
+    assert policy.net.seen.dtype == torch.float32
+    np.testing.assert_array_equal(policy.net.seen[0], wanted)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_boards_are_flat_numbers_to_an_mlp_which_auto_takes(trainer, name):
+    ppo = trainer(seeing(BOARDS[name]), norm_obs=False)
+    assert ppo.config.model == "mlp"
+    _, board = board_of(name)
+    observer = ppo.policy.observer
+    np.testing.assert_array_equal(
+        observer(observer.tensors(observer.layout.rows([board])))[0], board.reshape(-1))
+
+
+@pytest.mark.parametrize(("dtype", "side", "model"), [
+    (np.bool_, 8, "mlp"), (np.int8, 8, "mlp"), (np.float32, 8, "mlp"), (np.uint8, 8, "mlp"),
+    (np.bool_, 40, "mlp"), (np.int8, 40, "cnn"), (np.float32, 40, "cnn"), (np.uint8, 40, "cnn")])
+def test_auto_takes_convolutions_for_large_images_and_never_for_bits(trainer, dtype, side, model):
+    assert trainer(seeing(Box(0, 1, (side, side, 5), dtype))).config.model == model
+
+
+def test_boards_beside_images_have_their_own_convolutions_in_a_small_network_alone(trainer):
+    space = Dict(eye=IMAGE, board=BOARDS["bits"], large=Box(0, 1, (36, 36, 2), np.bool_))
+    for model, images in ("impala", [0, 1, 2]), ("cnn", [0]):
+        ppo = trainer(seeing(space), model=model)
+        places = [leaf.leaf.path[0] for leaf in ppo.policy.observer.encoding.leaves]
+        assert [places[i] for i in ppo.policy.observer.encoding.images] == [
+            name for name in places if name == "eye" or images != [0]]
+        ppo.update(ppo.collect())
+
+
+class Marked(gym.Env):
+    """One step: a board with one stone of ours, and the right action is the stone's third."""
+
+    def __init__(self, shape, dtype):
+        self.observation_space = Box(0, 1, shape, dtype)
+        self.action_space = Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        """The board: a stone of ours in the first plane, one of theirs in the second."""
+        super().reset(seed=seed)
+        rows, columns, _ = self.observation_space.shape
+        board = np.zeros(self.observation_space.shape, self.observation_space.dtype)
+        for plane in (1, 0):
+            row, column = self.np_random.integers((rows, columns))
+            board[row, column, plane], self.third = 1, column * 3 // columns
+        return board, {}
+
+    def step(self, action):
+        """1 for the third of the columns in which it is, else 0."""
+        return self.observation_space.sample(), float(action == self.third), True, False, {}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shape", [(3, 3, 2), (6, 7, 2)], ids=str)
+def test_impala_learns_from_a_small_board_and_the_same_of_bits_and_of_bytes(
+        trainer, tmp_path, shape):
+    found, board = [], Marked(shape, np.int8).reset(seed=3)[0]
+    for dtype in np.bool_, np.int8:
+        ppo = trainer(partial(Marked, shape, dtype), model="impala", **LEARNING)
+        ppo.learn(2048)
+        assert ppo.evaluate(episodes=100).mean >= 0.9  # by chance 1/3
+        ppo.save(tmp_path / "p.safetensors")
+        found.append(load(tmp_path / "p.safetensors").value(board.astype(dtype)))
+        assert found[-1] == ppo.policy.value(board.astype(dtype))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("part", ["eye", "choice", "vector"])
 def test_every_part_of_a_dict_reaches_actor_and_critic(trainer, part):
     ppo = trainer(seeing(MIXED), model="cnn")
@@ -185,6 +294,8 @@ NETS = {
     "apart": (IMAGE, {"shared_critic": False}), "stacked": (VECTOR, {"frame_stack": 3}),
     "normed": (VECTOR, {"layer_norm": True, "activation": "silu", "hidden_sizes": (8, 8, 8)}),
     "keys": (PARTS, {"actor_keys": ("own",)}), "eye": (MIXED, {"actor_keys": ("eye", "vector")}),
+    "board": (BOARDS["bits"], {"model": "impala"}),
+    "boards": (BOARDS["stones"], {"model": "impoola", "frame_stack": 2}),
     "sde": (SMALL, {"model": "impoola", "sde": True}), "values": (SMALL, {
         "model": "impala", "norm_values": True, "learner": "torch"}),
 }
@@ -197,7 +308,7 @@ def some(*names):
 
 
 @pytest.mark.some(1)
-@some("cnn", "impoola", "eye", "normed")
+@some("cnn", "impoola", "eye", "normed", "boards")
 def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers(trainer, name):
     space, settings = NETS[name]
     found = []
@@ -215,7 +326,7 @@ def test_a_rollout_is_judged_as_it_was_acted_and_trains_the_same_for_any_workers
     assert found[0].equal(found[1])
 
 
-@some("cnn", "impala", "impoola", "eye", "keys", "sde", "values")
+@some("cnn", "impala", "impoola", "eye", "keys", "sde", "values", "board")
 def test_a_policy_leaves_and_comes_back_as_it_was(trainer, tmp_path, name):
     space, settings = NETS[name]
     ppo = trainer(seeing(space, TWO), **settings)
@@ -548,6 +659,7 @@ def test_a_model_is_named_as_module_and_class_also_on_the_command_line(monkeypat
     (SMALL, {"model": "cnn"}, '36x36 or larger.*12x10.*fix: model="impala"'),
     (Box(0, 255, (4, 4, 3), np.uint8), {"model": "impala"},
      '8x8 or larger.*fix: model="mlp"'),
+    (Box(0, 1, (40, 40, 3), np.bool_), {"model": "cnn"}, 'there are none.*fix: model="mlp"'),
     (VECTOR, {"model": Own, "layer_norm": True}, "is your own.*leave"),
     (VECTOR, {"actor_keys": ("own",)}, "parts of a Dict.*leave"),
     (PARTS, {"actor_keys": ("own", "else")},

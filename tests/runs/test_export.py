@@ -44,6 +44,8 @@ ACT = [CHOICE, Discrete(3, start=-5), Box(-0.1, 0.2, (2,)), Box(-np.inf, np.inf,
        Box(-1, 1, (2, 2), np.float64), Box(0, 1, (), np.float32), Box(-1, 1, (2,), np.float16),
        Box(-5, 9, (2,), np.int16), MultiDiscrete([[2, 3], [3, 4]], start=[[4, -2], [0, 1]]),
        MultiDiscrete([2, 3], dtype=np.int8), MultiBinary((2, 2)), HYBRID]
+BOARDS = [Box(0, 1, (3, 3, 2), np.bool_), Box(-1, 1, (6, 7, 2), np.int8),
+          Box(0, 1, (8, 8, 11), np.bool_)]
 MASKABLE = Discrete(4, start=-5), MultiDiscrete([3, 2], start=[4, -2]), MultiBinary(3)
 PAIRS = [*((obs, CHOICE) for obs in OBS), *((VECTOR, act) for act in ACT[1:])]
 
@@ -148,7 +150,8 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
 @pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
 @pytest.mark.parametrize("spaces, settings", [
-    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)), *(pytest.param(
+    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)),
+    ((BOARDS[1], CHOICE), dict(model="impala", precision="fp32")), *(pytest.param(
         pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm")
         for pair in PAIRS)],
     ids=str)
@@ -170,6 +173,17 @@ def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spa
     facts = json.loads(session.get_modelmeta().custom_metadata_map["fastppo"])
     assert facts["env_name"] == (None if spaces else env)
     assert b"tests/test_export" not in path.read_bytes()  # nor any other place it was traced at
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+@pytest.mark.parametrize("board", BOARDS, ids=str)
+def test_a_graph_of_convolutions_takes_boards_of_any_size(trainer, tmp_path, board, frames):
+    policy = loosened(trainer(lambda: Chance(board), model="impala", precision="fp32",
+                              frame_stack=frames).learn(16)).policy
+    act, steps = written(policy, tmp_path / "a.pt")
+    assert steps.obs[0].dtype == board.dtype and steps.obs[0].ndim == 3 + frames
+    found = [act([x[:n] for x in steps.obs]) for n in (15, 2)]
+    assert same(policy, found[1], [x[:2] for x in found[0]])
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from fastppo import load
 from fastppo.errors import ConfigError, EnvError, InputError, SpaceError, fix_text
 from fastppo.networks.normaliser import ObservationNormaliser
 from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import brief_text, leaf_arrays, leaves
-from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.spaces.leaves import Leaf, brief_text, leaf_arrays, leaves
+from fastppo.spaces.observations import ObservationEncoding, ObservationLayout, StoredLeaf
 
 HUGE = float(np.finfo(np.float32).max)
 BOXES = dict(gaussian={}, scaled=dict(action_scaling=True), fixed=dict(std=0.3),
@@ -99,6 +99,50 @@ def test_choices_are_one_hot_from_their_start_and_bytes_are_numbers_or_an_image(
     observer = ObservationNormaliser(seen)
     picture = observer(observer.tensors(rows))[2]
     np.testing.assert_allclose(picture, np.full((1, 1, 3, 4), 0.2), rtol=1e-6)
+
+
+PLANES = {  # (channels, height, width) of an image of each shape
+    # The axis that differs from two equal ones.
+    (8, 8, 111): (111, 8, 8), (111, 8, 8): (111, 8, 8), (19, 19, 17): (17, 19, 19),
+    (9, 9, 17): (17, 9, 9), (17, 9, 9): (17, 9, 9), (3, 3, 2): (2, 3, 3), (2, 3, 3): (2, 3, 3),
+    (10, 10, 4): (4, 10, 10), (10, 10, 6): (6, 10, 10), (10, 10, 7): (7, 10, 10),
+    (7, 7, 3): (3, 7, 7), (11, 11, 20): (20, 11, 11), (4, 4, 16): (16, 4, 4),
+    (84, 84, 4): (4, 84, 84), (4, 84, 84): (4, 84, 84), (64, 64, 3): (3, 64, 64),
+    (2, 12, 12): (2, 12, 12), (40, 40, 100): (100, 40, 40), (7, 3, 3): (7, 3, 3),
+    # Three equal ones: the first.
+    (10, 10, 10): (10, 10, 10), (3, 3, 3): (3, 3, 3),
+    # The shortest one, also where the middle one differs, because channels are first or last.
+    (6, 7, 2): (2, 6, 7), (2, 6, 7): (2, 6, 7), (3, 210, 160): (3, 210, 160),
+    (210, 160, 3): (3, 210, 160), (60, 80, 3): (3, 60, 80), (5, 40, 5): (5, 40, 5),
+    # Without channels; frames, which are more channels, in front.
+    (84, 84): (1, 84, 84), (4, 84, 84, 3): (12, 84, 84), (4, 3, 84, 84): (12, 84, 84),
+    (2, 8, 8, 111): (222, 8, 8), (2, 6, 7, 2): (4, 6, 7), (3, 3, 3, 2): (6, 3, 3),
+}
+
+
+@pytest.mark.parametrize("shape", PLANES, ids=str)
+@pytest.mark.parametrize(("dtype", "low", "high", "image", "board"), [
+    (np.uint8, 0, 255, True, False), (np.float32, -1, 1, True, False),
+    (np.float32, -np.inf, np.inf, False, False), (np.int8, 0, 1, True, True),
+    (np.int8, -6, 6, True, True), (np.bool_, 0, 1, False, True)])
+def test_channels_differ_from_two_equal_axes_else_they_are_the_shortest(
+        shape, dtype, low, high, image, board):
+    leaf = StoredLeaf(Leaf((), Box(low, high, shape, dtype)))
+    images = dtype == np.uint8 or image and len(shape) > 2
+    assert leaf.image_shape == (PLANES[shape] if images else None)
+    boards = leaf.board
+    assert boards == (board and len(shape) > 2)
+    for smallest in (8, 36):  # of impala and of cnn, for which a board is an image like any other
+        seen = images and min(PLANES[shape][1:]) >= smallest or boards and smallest == 8
+        assert leaf.convolved(smallest) == (PLANES[shape] if seen else None)
+
+
+def test_boards_are_boxes():
+    for space in MultiBinary((3, 3, 2)), MultiDiscrete(np.full((3, 3, 2), 3)), Box(0, 1, (9,), "?"):
+        leaf = StoredLeaf(Leaf((), space))
+        assert not leaf.board and leaf.convolved(8) is None
+    uneven = np.zeros((3, 3, 2), np.int8), np.arange(1, 19, dtype=np.int8).reshape(3, 3, 2)
+    assert StoredLeaf(Leaf((), Box(*uneven, dtype=np.int8))).convolved(8) == (2, 3, 3)
 
 
 def test_only_float_leaves_are_normalised():

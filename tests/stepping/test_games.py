@@ -351,8 +351,11 @@ GAMES = {
     "central critic": (Central, dict(critic_keys=("state", "agent", "obs"))),
     "masked gru": (InfoMasked, dict(rnn="gru", rnn_size=4, agent_index=False)),
     "limited continuous": (Reaching, dict(max_episode_steps=4, agent_index=False)),
+    "past": (Scripted, dict(past=0.6, past_interval=2)),
+    "past gru": (InfoMasked, dict(rnn="gru", rnn_size=4, past=0.6, past_interval=1)),
+    "past continuous": (Reaching, dict(past=0.6, past_interval=2, norm_obs=True)),
 }
-IN_MAIN = "gru", "masked gru", "central critic"  # what no worker computes
+IN_MAIN = "gru", "masked gru", "central critic", "past gru"  # what no worker computes
 each_game = pytest.mark.parametrize("name", GAMES)
 
 
@@ -369,7 +372,9 @@ def bits(ppo, rollout):
         arrays[name] = getattr(rollout, name).numpy()[valid].tobytes()
     for name in ("obs", "term", "trunc", "valid", "state", "length", "total"):
         arrays[name] = ppo.arena[name].tobytes()
-    return {**arrays, "numbers": ppo.episodes.stats(), "step": ppo.step,
+    past = ppo.collector.past
+    return {**arrays, "numbers": ppo.episodes.stats(), "past": past and [
+        past.ratings.tobytes(), ppo.arena["pool"].tobytes()], "step": ppo.step,
             "weights": [x.numpy().tobytes() for x in ppo.policy.state_dict().values()]}
 
 
@@ -435,14 +440,14 @@ def test_games_too_long_to_be_replayed_give_way_to_their_next_ones(workers, tmp_
         assert iterations(ppo, 1, bits)[0]["weights"] == want[0]["weights"]
 
 
-MODULES = ("collect vecenv envs/games games/stepper stepping/replay stepping/environments"
+MODULES = ("collect vecenv envs/games games/stepper games/past stepping/replay stepping/environments"
            " workers/worker_vecenv")
 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("workers, acting", [
     (0, "local"), (0, "central"), pytest.param(2, "local", marks=NEEDS_EXTENSION)])
-@pytest.mark.parametrize("name", ["scripted", "masked", "limit"])
+@pytest.mark.parametrize("name", ["scripted", "masked", "limit", "past"])
 def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(name, workers, acting):
     settings = dict(num_workers=workers, acting=acting, num_steps=8)
     with guard(300), made(name, **settings) as ppo:

@@ -72,6 +72,21 @@ def test_images_of_other_numbers_are_shown_from_their_lowest_to_their_highest(
     assert seen(policy, obs).images == []  # numbers like any others to an MLP
 
 
+@pytest.mark.parametrize("dtype, low, shades", [(np.bool_, 0, [0, 255]),
+                                                (np.int8, -1, [0, 128, 255])], ids=str)
+def test_a_board_is_shown_plane_by_plane_to_convolutions_and_as_numbers_to_an_mlp(
+        trainer, dtype, low, shades):
+    space = Box(low, 1, (6, 7, 2), dtype)
+    space.seed(1)
+    board = space.sample()
+    policy = trainer(lambda: Chance(space), model="impala").policy
+    view = seen(policy, board)
+    assert not len(view.numbers)
+    assert np.array_equal(view.images, np.array(shades)[board.astype(int) - low].transpose(2, 0, 1))
+    view = seen(trainer(lambda: Chance(space), model="mlp", norm_obs=False).policy, board)
+    assert view.images == [] and np.array_equal(view.numbers, board.reshape(-1))
+
+
 @pytest.mark.parametrize("space, settings, kinds", [
     (Discrete(3), {}, [(Choices, 3)]),
     (MultiDiscrete([3, 1, 4]), {}, [(Choices, 3), (Choices, 1), (Choices, 4)]),

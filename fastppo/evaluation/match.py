@@ -1,0 +1,93 @@
+"""Games between two policies, or between a policy and a random or human player."""
+
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+
+from fastppo.envs.make import Factory
+from fastppo.evaluation.evaluate import EvaluationEnvs
+from fastppo.policy import Policy
+from fastppo.spaces.actions import ActionMapping
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import ObservationLayout
+
+
+class Match(EvaluationEnvs):
+    """Games in which an agent acts by `policy`, each in turn, and all others by `opponent`.
+
+    A return is that of the policy's agent, and `scores` are its, see Game.score.
+    """
+
+    def __init__(self, policy: Policy, factories: Sequence[Factory], seed: int, opponent: Any):
+        super().__init__(policy, factories, seed)
+        self.opponent = opponent
+        self.others = np.zeros((len(self.envs), opponent.memory), np.float32)
+
+    def decide(self, rows: np.ndarray, noise: np.ndarray | None) -> list[Any]:
+        """See EvaluationEnvs."""
+        own = rows % self.agents == [self.seat(row - row % self.agents) for row in rows]
+        actions: dict[int, Any] = {}
+        for player, states, part in ((self.policy, self.states, own),
+                                     (self.opponent, self.others, ~own)):
+            if part.any():
+                found, states[rows[part]] = player.decide(
+                    self.obs[rows[part]], noise if noise is None else noise[part],
+                    states[rows[part]])
+                actions |= dict(zip(np.flatnonzero(part), found))
+        return [actions[i] for i in range(len(rows))]
+
+    def seat(self, e: int) -> int:
+        """The place of the policy's agent in the game of row e."""
+        return self.running[e].number % self.agents
+
+    def steps(self, active: Sequence[int], deterministic: bool
+              ) -> Iterator[tuple[int, float, bool]]:
+        """See EvaluationEnvs; the reward of a game's last step is the return of the agent."""
+        for e, _, over in super().steps(active, deterministic):
+            game, seat = self.envs[e].game, self.seat(e)
+            if over:
+                self.scores[self.running[e].number] = game.score(seat)
+            yield e, game.totals[seat] * over, over
+
+
+class RandomPlayer:
+    """Plays uniformly random legal actions, in place of a policy."""
+
+    memory = 0
+
+    def __init__(self, layout: ObservationLayout, seed: int):
+        self.layout, self.actions = layout, ActionMapping(layout.act_space)
+        self.rng = np.random.default_rng(seed)
+
+    def decide(self, rows: np.ndarray, noise: Any, state: np.ndarray
+               ) -> tuple[list[Any], np.ndarray]:
+        """See Policy.decide."""
+        shape = len(rows), self.actions.size
+        act = self.actions.random(self.rng.random(shape, np.float32), self.rng.standard_normal(
+            shape, np.float32), self.layout.legal(rows))
+        return self.actions.to_env()(act), state
+
+
+class Person(RandomPlayer):
+    """Asks at the terminal for actions, in place of a policy."""
+
+    def decide(self, rows: np.ndarray, noise: Any, state: np.ndarray
+               ) -> tuple[list[Any], np.ndarray]:
+        """See Policy.decide; EOFError where nothing more is typed."""
+        chosen = []
+        for row in rows[:, None]:
+            legal = np.flatnonzero(self.layout.legal(row)[0]).tolist()
+            print("\n".join(map(board_text, leaf_arrays(row))), flush=True)
+            while (text := input(f"your action, of {' '.join(map(str, legal))}: ")) not in map(
+                    str, legal):
+                pass
+            chosen.append([int(text)])
+        return self.actions.to_env()(np.array(chosen).reshape(-1, *self.actions.store.shape)), state
+
+
+def board_text(planes: np.ndarray) -> str:
+    """A board [1 h w 2], of one's own pieces and the other's, in letters; others as they are."""
+    if planes.ndim != 4 or planes.shape[3] != 2:
+        return str(planes[0])
+    marks = np.where(planes[0, :, :, 0] > 0, "X", np.where(planes[0, :, :, 1] > 0, "O", "."))
+    return "\n".join(map(" ".join, marks))
