@@ -15,6 +15,7 @@ cdef extern from "update/update.h" nogil:
         const int64_t *stacks
         Normaliser normaliser
         const int64_t *choice
+        const uint8_t *legal
         const float *act
         const float *logp
         const float *val
@@ -114,7 +115,7 @@ cdef class Update:
         self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
         self.work = <float *>floats(work, self.network.floats, OUT)
 
-    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, stacks, float limit):
+    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, stacks, legal, float limit):
         cdef View x = observations(obs, self.network.image)
         cdef const int64_t *numbers = NULL
         cdef bint discrete = self.network.log_std < 0
@@ -126,9 +127,17 @@ cdef class Update:
             raise ValueError(f"obs has {x.columns} columns, wanted {self.network.inputs}")
         if a.rows != x.rows or a.columns != columns:
             raise ValueError(f"act is {a.rows, a.columns}, wanted {x.rows, columns}")
+        cdef View choices
+        cdef const uint8_t *mask = NULL
+        if legal is not None:
+            choices = view_of(legal.view("u1"), c'B', 2, IN)
+            mask = <const uint8_t *>choices.data
+            if choices.rows != x.rows or choices.columns != self.network.outputs - 1:
+                raise ValueError(f"legal is {choices.rows, choices.columns}, wanted"
+                                 f" {x.rows, self.network.outputs - 1}")
         self.batch = Batch(
             x.data, numbers, normaliser_of(mean, scale, limit, x.columns),
-            <const int64_t *>a.data, <const float *>a.data,
+            <const int64_t *>a.data, mask, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
             <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
 

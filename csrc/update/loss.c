@@ -20,6 +20,13 @@ typedef struct {
     int64_t chosen[BLOCK];
 } Rows;
 
+/* Makes the probabilities of illegal choices 0. */
+ALWAYS_INLINE void mask_rows(const uint8_t *legal, Rows *rows) {
+    for (int64_t r = 0; r < rows->live; r++)
+        for (int64_t i = 0; i < rows->params; i++)
+            if (!legal[rows->index[r] * rows->params + i]) rows->out[i * BLOCK + r] = -1e38f;
+}
+
 /* The choice of each row and its log-probability: NaN for a choice that does not exist. */
 ALWAYS_INLINE void choose_rows(const int64_t *choice, Rows *rows) {
     for (int64_t r = 0; r < rows->live; r++) {
@@ -154,6 +161,7 @@ ALWAYS_INLINE void update_loss_body(const Batch *batch, const Minibatch *part, c
                                     float *log_std_grad, double *sums) {
     Rows rows = {index, live, outputs - 1, out, scratch, {0}, {0}, {0}, {0}};
     float weight = 1.0f / (float)part->rows, entropy = weight * coefs->entropy;
+    if (batch->legal) mask_rows(batch->legal, &rows);
     if (log_std_grad)
         gaussian(batch->act, log_std, &rows);
     else

@@ -55,6 +55,7 @@ typedef struct {
     const int64_t *stacks;               /* [b image.frames] the frames of a sample; or NULL */
     Normaliser normaliser;               /* of the observations */
     const int64_t *choice;               /* [b] for a categorical head */
+    const uint8_t *legal;                /* [b outputs - 1] its choices; NULL: all are */
     const float *act;                    /* [b outputs - 1] for a Gaussian one */
     const float *logp, *val, *adv, *ret; /* [b] */
 } Batch;

@@ -81,4 +81,6 @@ class CompiledLearner(Learner):
             frames = batch.obs.frames.flatten(1).numpy()
             return kernels.UpdateSamples(frames, *rest, stacks=batch.obs.stacks.numpy())
         obs = observer.encoding.encode(observer.layout.split(batch.obs))
-        return kernels.UpdateSamples(obs, *rest, *moments)
+        legal = observer.mask(batch.obs)
+        return kernels.UpdateSamples(obs, *rest, *(moments or (None, None)), None,
+                                     None if legal is None else legal.contiguous().numpy())

@@ -26,8 +26,7 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
 
 def unsupported_in_learner(config: Config, seen: ObservationLayout) -> str:
     """The first reason for which the compiled learner cannot learn; "" for none."""
-    return (unsupported_in_acting(config, seen) or "action masks" * (seen.mask is not None)
-            or unsupported_value(config, "learner"))
+    return unsupported_in_acting(config, seen) or unsupported_value(config, "learner")
 
 
 def unsupported_in_graph(config: Config) -> str:

@@ -318,6 +318,7 @@ class UpdateSamples(NamedTuple):
     mean: np.ndarray | None = None  # f32 [o]; None without normalisation
     scale: np.ndarray | None = None  # f32 [o], 1 / std
     stacks: np.ndarray | None = None  # i64 [n k] the rows of obs that are a sample's k frames
+    legal: np.ndarray | None = None  # bool [n choices] the action mask
 
 
 class UpdateCoefficients(NamedTuple):
@@ -338,7 +339,7 @@ _UPDATE_ARRAYS = array_specs(
     "plan: int64 l 12", "params: *float32 q", "exp_avg exp_avg_sq: ?*float32 q",
     f"grads: *float32 {MAX_SHARDS} s", f"sums: *float64 {MAX_SHARDS} {SUMS}", "work: *float32 w",
     "obs: float32|uint8 f o", "logp val adv ret: float32 n", "mean scale: ?float32 o",
-    "stacks: ?int64 n k", "order: int64 m")
+    "stacks: ?int64 n k", "legal: ?bool n c", "order: int64 m")
 
 
 def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):

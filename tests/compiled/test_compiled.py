@@ -114,6 +114,7 @@ def rollout_of(policy, case, seed=0, envs=4):
         array[: shape[0]][~valid] = poison
     unused = dict.fromkeys(("raw", "rew", "term", "trunc", "nxt"), torch.full(shape, np.nan))
     return Rollout(obs=obs, act=act, logp=logp, val=val, adv=adv, ret=adv + val, valid=valid,
+                   acting=torch.ones(*obs.shape[:2], dtype=torch.bool),
                    state=torch.empty(*obs.shape[:2], 0), **unused)
 
 

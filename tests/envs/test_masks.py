@@ -18,11 +18,13 @@ from optional_packages import NEEDS_EXTENSION
 from torch.distributions import Categorical
 
 from fastppo import load, make_vec
+from fastppo.compiled.learner import update_coefficients
 from fastppo.config import Config
 from fastppo.envs.masks import ActionMaskWrapper, wrap_mask
 from fastppo.envs.source import EnvSource
 from fastppo.envs.wrappers import unchecked_step
-from fastppo.errors import ConfigError, EnvError, InputError, SpaceError
+from fastppo.errors import ConfigError, EnvError, InputError, KernelError, SpaceError
+from fastppo.machine import kernels
 from fastppo.networks.action_heads import make_head
 from fastppo.spaces.leaves import choice_counts
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
@@ -97,16 +99,24 @@ def test_one_mask_gives_the_same_run_wherever_it_comes_from_and_for_any_workers(
 
 
 def test_the_compiled_policy_and_torch_do_the_same_under_masks(trainer):
-    local, central = (trainer(partial(Fenced, "info"), acting=acting).learn(96)
-                      for acting in ("local", "central"))
+    compiled, local, central = (
+        trainer(partial(Fenced, "info"), entropy_coef=0.1, **settings).learn(96)
+        for settings in ({}, dict(learner="torch"), dict(acting="central")))
+    assert (compiled.config.acting, compiled.config.learner) == ("local", "kernel")
     assert (local.config.acting, local.config.learner) == ("local", "torch")
-    torch.testing.assert_close(local.learner.flat.values, central.learner.flat.values)
+    for other in (local, compiled):
+        torch.testing.assert_close(other.learner.flat.values, central.learner.flat.values)
 
 
 @NEEDS_EXTENSION
-def test_the_compiled_learner_refuses_masks(trainer):
-    with pytest.raises(ConfigError, match="not support action masks\n  fix: learner=.torch"):
-        trainer(partial(Fenced, "info"), learner="kernel")
+def test_the_compiled_learner_refuses_masks_of_another_shape(trainer):
+    ppo = trainer(partial(Fenced, "info"))
+    batch = ppo.learner.flatten(ppo.collect(), torch.device("cpu"))
+    samples = ppo.learner._samples(batch)
+    for legal in (samples.legal[:-1], samples.legal[:, :-1].copy(), samples.legal.view("u1") + 0.0):
+        with pytest.raises(KernelError, match="update: legal"):
+            kernels.MinibatchUpdate(*ppo.learner.plan, ppo.learner.buffers, samples._replace(
+                legal=legal), np.arange(4), update_coefficients(ppo.config, ppo.coefficients))
 
 
 @pytest.mark.parametrize("obs", OBS)

@@ -183,8 +183,8 @@ def assert_advantages(ppo, rollout, steps, definition):
             np.testing.assert_allclose(nxt, want, **NEAR)
             flags = [np.array([getattr(step, name) for _, step in stretch])[:, None]
                      for name in ("term", "trunc")]
-            found = reference.gae(rew[:, None], val[:, None], want[:, None], *flags, True, config.gamma,
-                                  config.gae_lambda)[:, 0]
+            found = reference.gae(rew[:, None], val[:, None], want[:, None], *flags, True,
+                                  config.gamma, config.gae_lambda)[:, 0]
             np.testing.assert_allclose(adv, found, **NEAR)
             np.testing.assert_allclose(ret, found + val, **NEAR)
 
@@ -440,8 +440,8 @@ def test_games_too_long_to_be_replayed_give_way_to_their_next_ones(workers, tmp_
         assert iterations(ppo, 1, bits)[0]["weights"] == want[0]["weights"]
 
 
-MODULES = ("collect vecenv envs/games games/stepper games/past stepping/replay stepping/environments"
-           " workers/worker_vecenv")
+MODULES = ("collect vecenv envs/games games/stepper games/past stepping/replay"
+           " stepping/environments workers/worker_vecenv")
 
 
 @pytest.mark.some(1)
