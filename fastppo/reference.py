@@ -32,9 +32,8 @@ def gae(rew, val, nxt, term, trunc, valid, gamma, lam):
     `valid` is no step: adv is NaN there, and the others are as if it were not in the rollout.
     Source: Schulman 2016, arXiv:1506.02438, eq. 16; the two masks: Pardo 2018, arXiv:1712.00378.
     """
-    valid = np.broadcast_to(valid, rew.shape)  # also True
     delta = rew.astype(float) + gamma * np.where(term, 0.0, nxt) - val
-    adv = np.zeros_like(delta)
+    adv, valid = np.zeros_like(delta), np.broadcast_to(valid, rew.shape)  # which may be True
     for t, k in zip(*np.triu_indices(len(rew)), strict=True):
         ended, away = (valid & (term | trunc))[t:k].any(axis=0), valid[t:k].sum(axis=0)
         adv[t] += np.where(valid[t] & valid[k] & ~ended, (gamma * lam) ** away * delta[k], 0.0)

@@ -79,19 +79,19 @@ def eval_verb(argv: Sequence[str], interrupts) -> None:
 
 
 def match_against(name: str, policy: Any, seed: int) -> Any:
-    """What makes a Match of `policy` against another one in a file or folder, or against random."""
+    """What makes MatchEnvs of `policy` against one in a file or folder, or against random moves."""
     from fastppo.evaluation.evaluate import check_spaces
-    from fastppo.evaluation.match import Match, RandomPlayer
+    from fastppo.evaluation.match import MatchEnvs, RandomPlayer
     from fastppo.runs.policy_file import load
     if policy.config.agents == 1:
         raise ConfigError(f"{policy.config.env_name} is no game of several agents",
                           Omit("opponent"))
     if name == "random":
-        return partial(Match, opponent=RandomPlayer(policy.observer.layout, seed))
+        return partial(MatchEnvs, opponent=RandomPlayer(policy.observer.layout, seed))
     other = load(policy_file(Path(name), PolicyOptions()))
     check_spaces(f"{name} is a policy whose", (policy.obs_space, policy.act_space), (
         other.obs_space, other.act_space), "give a policy of the same game")
-    return partial(Match, opponent=other)
+    return partial(MatchEnvs, opponent=other)
 
 
 def score_lines(scores: Any) -> list[str]:

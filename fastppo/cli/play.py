@@ -125,9 +125,9 @@ def write_video(policy, factory, seed: int, options: Play, path: Path, interrupt
 def play_person(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes at the terminal, each with another agent as the policy's."""
     from fastppo.evaluation.evaluate import evaluate
-    from fastppo.evaluation.match import Match, Person
+    from fastppo.evaluation.match import MatchEnvs, Person
     found = evaluate(policy, [factory], seed, options.episodes, not options.stochastic,
-                     make=partial(Match, opponent=Person(policy.observer.layout, seed)))
+                     make=partial(MatchEnvs, opponent=Person(policy.observer.layout, seed)))
     for score in found.scores:
         print({1: "the policy has won", 0.5: "a draw", 0: "you have won"}[score], flush=True)
 

@@ -42,8 +42,8 @@ class Game(gym.Env):
     `seats` are its rows. Spaces that differ between agents are padded, see `common_space`. With
     `agent_index` observations have the number of the agent, one-hot in the network, and with
     `shows_state` the state of the whole game. `alive` [n] says who acts in the next step; nobody
-    does when the game is over, and all who took part are `ended`. It is truncated after `limit`
-    steps.
+    does when the game is over, and all who took part are `ended`. `totals` [n] are their returns,
+    `counts` [n] how often they have acted. It is truncated after `limit` steps.
     """
 
     def __init__(self, env: Any, agent_index: bool = True, shows_state: bool = False,
@@ -70,11 +70,12 @@ class Game(gym.Env):
         self.observation_space = masked_space(space, self.action_space) if self.masked else space
         self.seats = [Seat(self, k) for k in range(len(self.agents))]
         self.alive, self.ended, self.steps = [False] * len(self.agents), set[str](), 0
-        self.totals = [0.0] * len(self.agents)  # returns of this game
+        self.totals, self.counts = [0.0] * len(self.agents), [0] * len(self.agents)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """Begins a game: ({row: observation} of the agents that are there, {})."""
-        self.steps, self.ended, self.totals = 0, set(), [0.0] * len(self.agents)
+        self.steps, self.ended = 0, set()
+        self.totals, self.counts = [0.0] * len(self.agents), [0] * len(self.agents)
         obs = self._begin(*self.env.reset(seed=seed, options=options) or ())
         if not any(self.alive):
             raise ValueError("the game has no agents after its reset")
@@ -105,6 +106,7 @@ class Game(gym.Env):
                  for k, agent in enumerate(self.agents) if agent in acting}
         for k, (rew, term, trunc) in turns.items():
             self.totals[k] += float(rew)
+            self.counts[k] += 1
             if term or trunc:
                 self.ended.add(self.agents[k])
             elif self.agents[k] not in there:
@@ -163,18 +165,17 @@ class TurnGame(Game):
     """An AEC: one agent acts in a step of the game, and only that one is alive.
 
     An agent is given, when its next turn comes or its end, what it was rewarded with since its last
-    one. `acted` are the agents that have had a turn.
+    one.
     """
 
     def _begin(self) -> dict[int, Any]:
-        self.acted: set[int] = set()
         return self._next()[0]
 
     def step(self, actions: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Turn]]:
         """Plays the action of the agent whose turn it is, of actions [n]; see Game.step."""
         k = self.alive.index(True)
         self.env.step(self._action(self.agents[k], actions[k]))
-        self.acted.add(k)
+        self.counts[k] += 1
         self.steps += 1
         return self._next()
 
@@ -187,7 +188,7 @@ class TurnGame(Game):
                 env.terminations[agent], env.truncations[agent] or cut, env.infos[agent]
             k = self.agents.index(agent)
             obs[k], over = self._observation(k, seen, info), term or trunc
-            if k in self.acted:
+            if self.counts[k]:
                 turns[k] = Turn(rew, term, trunc)
                 self.totals[k] += float(rew)
             if not over:

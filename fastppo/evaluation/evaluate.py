@@ -56,7 +56,7 @@ def evaluate(policy: Policy, factories: Sequence[Factory], seed: int, episodes: 
              make: Callable[..., "EvaluationEnvs"] | None = None) -> Evaluation:
     """Plays episodes 0 .. episodes - 1 of the evaluation's own seeds, in environments of its own.
 
-    It changes nothing of the training. `make` makes the environments, such as a Match's. After
+    It changes nothing of the training. `make` makes the environments, such as MatchEnvs. After
     every step `report` is called with the returns of the episodes that have ended. Raises EnvError
     for an environment that fails, or without a time limit does not end.
     """

@@ -12,7 +12,7 @@ from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
 
 
-class Match(EvaluationEnvs):
+class MatchEnvs(EvaluationEnvs):
     """Games in which an agent acts by `policy`, each in turn, and all others by `opponent`.
 
     A return is that of the policy's agent, and `scores` are its, see Game.score.

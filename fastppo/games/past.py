@@ -22,7 +22,7 @@ from fastppo.stepping.actors import CentralActor
 from fastppo.stepping.environments import SNAPSHOTS
 from fastppo.update.flat_parameters import trained_parameters
 
-START, GAIN = 1_000.0, 16.0  # of Elo's ratings: the first one, and the most that a game changes
+FIRST_RATING, GAIN = 1_000.0, 16.0  # of Elo: where ratings begin, and the most that a game changes
 
 
 class PastSelves:
@@ -34,7 +34,7 @@ class PastSelves:
 
     def __init__(self, arena: Arena, interval: int):
         self.arena, self.interval = arena, interval
-        self.ratings = np.full(SNAPSHOTS + 1, START)
+        self.ratings = np.full(SNAPSHOTS + 1, FIRST_RATING)
         self.before = -1, self.ratings
 
     def begin(self, iteration: int, policy: Policy) -> None:
@@ -42,7 +42,7 @@ class PastSelves:
         number, rest = divmod(iteration, self.interval)
         if not rest:
             k = 1 + (number - 1) % (SNAPSHOTS - 1) if number else slice(None)
-            for name, x in zip(POOL, parts_of(policy)):
+            for name, x in zip(POOL, kept_of(policy)):
                 self.arena[name][k] = x.detach().cpu().numpy()
             self.ratings[k] = self.ratings[-1]
         self.arena["duels"].fill(np.nan)
@@ -73,17 +73,14 @@ class PastSelves:
             own[:] = x
 
 
-def parts_of(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
+def kept_of(policy: Policy) -> tuple[Tensor, Tensor, Tensor]:
     """The parameters of a policy, and the moments of its observations, as in the pool."""
     return (parameters_to_vector(trained_parameters(policy)), policy.observer.shift,
             policy.observer.scale)
 
 
-def past_central(kind: type[CentralActor] | None) -> type[CentralActor] | None:
-    """A CentralActor of a `kind` in which snapshots act for their rows; None of None."""
-    if kind is None:
-        return None
-
+def past_central(kind: type[CentralActor]) -> type[CentralActor]:
+    """A CentralActor of a `kind` in which snapshots act for their rows."""
     class PastCentralActor(kind):
         def __init__(self, arena: Arena, policy: Policy, *rest: Any):
             super().__init__(arena, policy, *rest)

@@ -169,11 +169,17 @@ def replay_game(games: Games, e: int, histories: Sequence[EpisodeHistory],
 
 
 def game_info(game: Game) -> dict[str, float]:
-    """The numbers of a game that is over: mean return of its agents, length, and their returns."""
-    returns = {f"{agent}/return": total for agent, total in zip(game.agents, game.totals)
-               if agent in game.ended}
-    return {GAME_RETURN: sum(game.totals) / len(game.agents), GAME_LENGTH: float(game.steps),
-            **returns}
+    """The numbers of a game that is over: mean return and length; those of its agents, and their
+    means by role, which is an agent's name without its number.
+    """
+    rows: dict[str, list[int]] = {}
+    for k, agent in enumerate(game.agents):
+        if agent in game.ended:
+            for name in dict.fromkeys((agent, agent.rstrip("_0123456789"))):
+                rows.setdefault(name, []).append(k)
+    return {GAME_RETURN: sum(game.totals) / len(game.agents), GAME_LENGTH: float(game.steps)} | {
+        f"{name}/{what}": float(np.mean([x[k] for k in own])) for name, own in rows.items()
+        for what, x in (("return", game.totals), ("length", game.counts))}
 
 
 class PastLocalActor(LocalActor):

@@ -125,8 +125,11 @@ def rollout_collected(ppo, rollout: Rollout) -> None:
     """Counts the episodes that ended in a rollout, and calls on_collect."""
     log = ppo.collector.snapshots.log
     ppo.episodes.add(ppo.arena, ppo.progress.iteration, log.state.options, log.agents)
-    if ppo.collector.past:
-        ppo.episodes.beside |= ppo.collector.past.stats()
+    if log.agents > 1:
+        past, valid = ppo.collector.past, ppo.arena["valid"]
+        ppo.episodes.beside |= {
+            "charts/env_steps": float(ppo.progress.iteration * valid.size // log.agents),
+            "games/valid": float(valid.mean())} | (past.stats() if past else {})
     if ppo.hooks.collect:
         ppo.hooks.call(ppo.hooks.collect, ppo, rollout)
 

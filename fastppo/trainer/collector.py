@@ -30,26 +30,23 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if vector is not None and attached_simulator(collector, vector):
         return collector
     groups, plan, central = [range(config.rows)], None, None
-    stepper, actor = stepper_of(config)
     if vector is None and (config.num_workers or config.acting == "central"):
         own = ranks.own(config.num_envs)
         groups = env_groups(len(own), own.start, config.agents)
     if config.acting == "local":
         plan = policy_plan(policy, learner.flat)
-    elif config.device == "cpu" and config.learner != "graph":
-        central = CentralActor
     else:
-        from fastppo.gpu.device_actor import DeviceActor as central
+        central = central_actor(config)(arena, policy, groups, config.seed)
     if config.past:
-        from fastppo.games.past import PastSelves, past_central
-        collector.past, central = PastSelves(arena, config.past_interval), past_central(central)
-    central = central and central(arena, policy, groups, config.seed)
+        from fastppo.games.past import PastSelves
+        collector.past = PastSelves(arena, config.past_interval)
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules,
-                      stepper, actor)
+                      *stepper_of(config))
     else:
-        actor = central or actor(arena, 0, config.rows, plan, policy.observer.layout,
+        stepper, local = stepper_of(config)
+        actor = central or local(arena, 0, config.rows, plan, policy.observer.layout,
                                  policy.actions, config.seed)
         if vector is not None:
             from fastppo.vector.native_vector import NativeVector
@@ -60,6 +57,17 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if central:
         central.attach(collector)
     return collector
+
+
+def central_actor(config: Config) -> type[CentralActor]:
+    """The class that acts in the main process."""
+    kind = CentralActor
+    if config.device != "cpu" or config.learner == "graph":
+        from fastppo.gpu.device_actor import DeviceActor as kind
+    if config.past:
+        from fastppo.games.past import past_central
+        kind = past_central(kind)
+    return kind
 
 
 def stepper_of(config: Config) -> tuple[type[Serial], type[LocalActor]]:

@@ -49,6 +49,8 @@ def make_arena(config: Config, policy: Policy) -> Arena:
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
         "pool": ("<f4", (kept, params)),
         **dict.fromkeys(("pool_mean", "pool_scale"), ("<f4", (kept, *moments[1]))),
+        "against": ("|i1", (config.rows,)),
+        "duels": ("<f4", (config.num_steps * (kept > 0), config.rows, 2)),
         **infos_spec(config.num_workers), **workers})
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout
     arena["acting"].fill(True)
@@ -69,8 +71,7 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
             "fin": (obs.dtype, (envs, *obs.shape)),
             "act": (act.dtype, (*te, *act.shape)), **scalars,
             **dict.fromkeys(("term", "trunc", "valid", "same_game"), ("|b1", te)),
-            "acting": ("|b1", (steps + 1, envs)), "against": ("|i1", (envs,)),
-            "duels": ("<f4", (*te, 2)),
+            "acting": ("|b1", (steps + 1, envs)),
             "state": ("<f4", (steps + 1, envs, policy.memory)),
             "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
 

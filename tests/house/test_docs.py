@@ -25,6 +25,7 @@ from fastppo.cli import (
     eval,
     export,
     main,
+    match,
     play,
     plot,
     replay,
@@ -65,7 +66,7 @@ def test_every_package_is_in_the_table_of_packages():
 # The options of each verb without settings.
 OPTIONS = {"export": export.Export, "replay": replay.Replay, "eval": eval.Eval, "play": play.Play,
            "plot": plot.Plot, "compare": compare.Compare, "envs": envs.Envs,
-           "reproduce": reproduce.Reproduce, "doctor": doctor.Doctor}
+           "reproduce": reproduce.Reproduce, "doctor": doctor.Doctor, "match": match.Match}
 
 
 def test_every_command_of_the_pages_is_understood():

@@ -338,9 +338,12 @@ def test_metrics_count_games_and_have_the_return_of_each_agent():
     assert stats["charts/episodic_length"] == np.mean([length for length, _ in games])
     means = {f"env/{agent}/return": np.mean([returns[agent] for _, returns in games])
              for agent in Fixed.possible_agents}
+    returned = np.mean([*means.values()])
+    means |= {f"env/{agent}/length": stats["charts/episodic_length"]
+              for agent in Fixed.possible_agents}
     shown = {name: value for name, value in stats.items() if name.startswith("env/")}
     assert shown == pytest.approx(means)
-    assert stats["charts/episodic_return"] == pytest.approx(np.mean([*means.values()]))
+    assert stats["charts/episodic_return"] == pytest.approx(returned)
 
 
 GAMES = {
