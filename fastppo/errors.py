@@ -10,7 +10,6 @@ Error
 |- CheckpointError    a file that cannot be read or written
 |  `- PathError       a path at which there is no file of the kind that is needed
 |- NonFiniteError     a number of the network or the update that is NaN or infinite
-|- UnknownNameError   an attribute of another library                 (also an AttributeError)
 |- EnvError           an environment that broke its contract
 |  `- WorkerError     a worker process that raised, died or hung
 |- RankError          another process of a run under torchrun has ended
@@ -21,8 +20,6 @@ A fix is data, rendered once for a shell and once for Python:
 Set(target_kl=None)     --target_kl=none                   target_kl=None
 Omit("lr", "gamma")     leave --lr and --gamma out         leave lr and gamma out
 Install("atari")        pip install "fastppo[atari]"       the same
-DidYouMean("lr")        did you mean --lr?                 did you mean lr?
-Each((what, fix), ...)  what: fix, a line for each         the same
 "a sentence"            the sentence                       the same
 (fix, fix)              alternatives, joined by "; or "
 """
@@ -45,7 +42,7 @@ class Set:
     """Settings to give, by name, with the values that mend the error."""
 
     def __init__(self, **settings: Any):
-        self.settings = settings
+        self.names, self.settings = (*settings,), settings
 
     def text(self, shell: bool) -> str:
         """--lr=0.001 --hidden_sizes=64,64, or lr=0.001, hidden_sizes=(64, 64)."""
@@ -77,34 +74,7 @@ class Install:
         return f'pip install "fastppo[{self.extra}]"'
 
 
-class DidYouMean:
-    """The names of the settings that an unknown name may be meant to be; none: where they are.
-
-    `verb`: they are the options of a verb.
-    """
-
-    def __init__(self, *names: str, verb: str = ""):
-        self.names, self.page = names, f"{verb} --help" if verb else "--help-all"
-
-    def text(self, shell: bool) -> str:
-        """did you mean --lr or --critic_lr?"""
-        if not self.names:
-            return f"{f'{program()} {self.page}' if shell else 'help(fastppo.PPO)'} lists them"
-        return f"did you mean {' or '.join('--' * shell + name for name in self.names)}?"
-
-
-class Each:
-    """The fixes of several errors, each after what happened, on a line of its own."""
-
-    def __init__(self, *errors: "tuple[str, Fix]"):
-        self.errors = errors
-
-    def text(self, shell: bool) -> str:
-        """there is no setting "num_env": did you mean --num_envs?"""
-        return "\n       ".join(f"{what}: {fix_text(fix, shell)}" for what, fix in self.errors)
-
-
-SingleFix = str | Set | Omit | Install | DidYouMean | Each
+SingleFix = str | Set | Omit | Install
 Fix = SingleFix | tuple[SingleFix, ...]
 
 
@@ -253,10 +223,6 @@ class FaultPlace(NamedTuple):
     env: int
     episode: int  # its number; below 0 in the warm-up
     step: int  # of the episode, from 0 on; -1 in its reset
-
-
-class UnknownNameError(Error, AttributeError):
-    """An attribute of a trainer that only another library has."""
 
 
 class EnvError(Error):

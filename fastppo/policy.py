@@ -1,6 +1,6 @@
 """The policy: normaliser, network and action head as one module, raw observations to actions."""
 
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ class Policy(nn.Module):
 
     @torch.inference_mode()
     def predict(self, obs: Any, deterministic: bool = True, noise: np.ndarray | None = None,
-                state: np.ndarray | None = None, action_mask: Any = None, **others: Never) -> Any:
+                state: np.ndarray | None = None, action_mask: Any = None) -> Any:
         """The environment's action for one raw observation, or an array of them for a batch.
 
         Deterministic: the likeliest action; else sampled with `noise` [b k], which by default
@@ -99,7 +99,7 @@ class Policy(nn.Module):
         such as another shape or dtype or a number that is not finite, for a dict that lacks keys,
         and if no action is legal; Error if the network returns NaN.
         """
-        rows, single = predict_input.stored_batch(obs, self.observer.layout, action_mask, **others)
+        rows, single = predict_input.stored_batch(obs, self.observer.layout, action_mask)
         predict_input.check_state(state, len(rows), self.memory)
         if not deterministic and noise is None:
             self.draws += 1

@@ -8,11 +8,11 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from fastppo.collect import Collector, Progress, Rollout
 from fastppo.config import Config
-from fastppo.errors import ClosedError, UnknownNameError
+from fastppo.errors import ClosedError
 from fastppo.learner import Learner
 from fastppo.networks.torch_state import torch_threads
 from fastppo.policy import Policy
@@ -49,14 +49,14 @@ class PPO(Run):
     made: ExitStack  # closes all of them, the last first
     tf32: bool | None  # products of a GPU; None on the CPU
 
-    def learn(self, total_steps: int | None = None, callbacks: Callbacks = (), **others) -> Self:
+    def learn(self, total_steps: int | None = None, callbacks: Callbacks = ()) -> Self:
         """Trains until `step` reaches `total_steps` (default: the Config's), in whole iterations.
 
         After each iteration `callbacks`, one or several, are called with (ppo, stats); False ends
         training. They may also be objects, see trainer/callbacks.py. After an interrupt the next
         call continues with the same rollout.
         """
-        with learning(self, total_steps, callbacks, others) as ended_by:
+        with learning(self, total_steps, callbacks) as ended_by:
             while self.step < self.total or self.pending:
                 rollout = self.rollout if self.pending else self.collect()
                 rollout_collected(self, rollout)
@@ -135,12 +135,6 @@ class PPO(Run):
         ConfigError for settings that would make it another run.
         """
         return cls(env, checkpoint=path or "", **changes)
-
-    @classmethod
-    def load(cls, *args: Any, **others: Any) -> NoReturn:
-        """Raises UnknownNameError, which says what is there instead: fastppo.load and resume."""
-        from fastppo.settings.known_names import unknown_names
-        raise UnknownNameError(*unknown_names("PPO has no", ["load"], ()))
 
     def close(self) -> None:
         """Stops the workers and closes the sinks; a second call does nothing."""

@@ -20,7 +20,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, NoReturn, Seque
 
 from fastppo.config import Config, having
 from fastppo.errors import ConfigError, Omit, format_value, program
-from fastppo.settings.known_names import name_fix, unknown_names
+from fastppo.settings.known_names import unknown_names
 from fastppo.settings.presets import preset_name
 from fastppo.settings.values import SWITCHES
 from fastppo.trainer import setting_texts
@@ -127,8 +127,9 @@ def training_page(options: type, verb: str, topic: str, values: Mapping[str, Any
     else:
         shown = [one for one in known.values() if one.section == plain]
     if not shown:
-        raise ConfigError(f'there is no section and no setting "{topic}"; the sections are '
-                          + ", ".join(SECTIONS.values()), name_fix(plain, known) or "")
+        raise ConfigError(*unknown_names(
+            f"there is no section ({', '.join(SECTIONS.values())}) and no setting", [f"--{plain}"],
+            known, verb))
     usage = " ".join(filter(None, (program(), verb, "[--setting=value ...]")))
     return FlagParser(shown, about, usage, end).format_help().strip()
 

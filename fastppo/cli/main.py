@@ -17,7 +17,6 @@ from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import USAGE_ERRORS, ConfigError, Error, RankError, path_errors, program
 from fastppo.machine import child_process, limits
 from fastppo.machine.stderr import note, printed_warnings, show_status
-from fastppo.settings.values import closest
 
 NEEDED_PACKAGES = ("numpy", "torch", "gymnasium", "safetensors", "cloudpickle", "packaging",
                    "matplotlib", "scipy", "PIL")
@@ -147,10 +146,8 @@ def choose_verb(argv: Sequence[str]) -> tuple[Callable, list[str]]:
     if first in ("help", "--help"):  # of a verb, or of a section or a setting
         first, rest = (rest[0], ["--help"]) if {*rest[:1]} & {*VERBS} else ("--help", rest)
     if first and not first.startswith("-") and first not in VERBS:
-        near = closest(first, VERBS)
         raise ConfigError(f'there is no command "{first}", only {", ".join(VERBS)}; and settings'
-                          " begin with --, such as --env_name=CartPole-v1",
-                          " ".join([program(), near, *rest]) if near else f"{program()} --help")
+                          " begin with --, such as --env_name=CartPole-v1", f"{program()} --help")
     if first not in VERBS:
         first, rest = "train", [first, *rest] if first else []
     return getattr(importlib.import_module(f"fastppo.cli.{first}"), f"{first}_verb"), rest

@@ -17,7 +17,6 @@ from fastppo.machine.file_access import read_text
 from fastppo.settings import known_names
 from fastppo.trainer.setting_texts import read_settings
 
-TIMED = "time/", known_names.SPEED, "faults/restarts"  # beginnings of metrics of the machine
 HIDDEN = '"***"'  # in config.json, in place of a password
 
 
@@ -163,7 +162,7 @@ def rows_until(file: Path, last_step: int) -> Iterator[dict[str, str]]:
         if len(row) == len(names) and found.get(known_names.GLOBAL_STEP, "").isdigit() \
                 and int(found[known_names.GLOBAL_STEP]) <= last_step:
             yield {name: text for name, text in found.items()
-                   if text and not name.startswith(TIMED)}
+                   if text and not name.startswith(known_names.TIMED)}
 
 
 def model_text(first: dict[str, Any], second: dict[str, Any]) -> tuple[str, bool]:

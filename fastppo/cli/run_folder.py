@@ -22,7 +22,6 @@ from fastppo.runs.folder import FolderLock, check_file, checkpoint_files, checkp
 from fastppo.settings import known_names
 
 log = logging.getLogger("fastppo")
-LATEST = "latest"  # in runs/: a link to the folder of the last run that was started
 
 
 def write_start_files(folder: Path, argv: Sequence[str], config: Config) -> None:
@@ -190,7 +189,7 @@ def remove_start(folder: Path, before: set[str]) -> None:
 
 def repair_latest(runs: Path) -> None:
     """Makes runs/latest, if what it links to is gone, a link to the run that was started last."""
-    link = runs / LATEST
+    link = runs / known_names.LATEST
     if link.is_symlink() and not link.exists():
         link.unlink()
         if folders := [path for path in runs.glob("*__*") if path.is_dir()]:
@@ -199,7 +198,8 @@ def repair_latest(runs: Path) -> None:
 
 def link_latest(folder: Path) -> None:
     """Makes runs/latest a link to the folder of a run in runs/, if the system has links."""
-    link, new = folder.parent / LATEST, folder.parent / f".{LATEST}.{os.getpid()}"
+    link = folder.parent / known_names.LATEST
+    new = link.with_name(f".{link.name}.{os.getpid()}")
     if folder.parent.name != "runs" or link.exists() and not link.is_symlink():
         return
     with suppress(OSError, NotImplementedError):

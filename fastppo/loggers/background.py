@@ -10,11 +10,10 @@ from fastppo.collect import Rollout
 from fastppo.config import Config
 from fastppo.errors import Install, fix_text
 from fastppo.machine.stderr import error_line, note
-from fastppo.settings.known_names import GLOBAL_STEP
+from fastppo.settings.known_names import EVAL_VIDEO, GLOBAL_STEP
 from fastppo.trainer.metrics import Histogram, action_histograms
 
 QUEUE_LIMIT = 10_000  # rows that may wait to be logged
-VIDEO_NAME = "eval/video"
 FINISH_SECONDS = 10.0  # for the last rows when the run has ended
 
 
@@ -49,7 +48,7 @@ class BackgroundSink:
     def on_video(self, ppo, path: Path) -> None:
         """Logs a video."""
         if path.suffix in self.videos:
-            self._put(ppo.step, {VIDEO_NAME: path})
+            self._put(ppo.step, {EVAL_VIDEO: path})
         elif not self.refused:
             self.refused = True
             note(f"{self.name} cannot show {path.suffix} videos; for mp4:"
@@ -94,7 +93,7 @@ class BackgroundSink:
         try:
             tracker.log(row, step=step)
         except Exception as error:
-            if VIDEO_NAME not in row:
+            if EVAL_VIDEO not in row:
                 raise
             note(f"{self.name}: {error_line(error)}; going on without the video of step {step:,}")
 

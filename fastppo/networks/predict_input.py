@@ -3,21 +3,16 @@
 import numpy as np
 
 from fastppo.errors import InputError, NonFiniteError
-from fastppo.settings.known_names import unknown_names
 from fastppo.spaces.leaves import MASK, brief_text
 from fastppo.spaces.observations import ObservationLayout, parse_mask, with_mask
 
 
-def stored_batch(obs, layout: ObservationLayout, mask=None, **others) -> tuple[np.ndarray, bool]:
+def stored_batch(obs, layout: ObservationLayout, mask=None) -> tuple[np.ndarray, bool]:
     """(stored rows [b ...], True if `obs` is one observation and no batch).
 
     `mask`: the action mask if it is not in `obs`; True: everything is legal. Raises InputError for
-    an observation that training refuses, if no action is legal, and for `others`, arguments that
-    predict does not have.
+    an observation that training refuses, and if no action is legal.
     """
-    if others:
-        raise InputError(*unknown_names("predict has no argument", others, (
-            "obs", "deterministic", "state", "action_mask")))
     if layout.mask is None and mask is not None and mask is not True:
         raise InputError("an action mask was given, but the policy has learnt without one",
                          "leave action_mask out")

@@ -14,7 +14,13 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 from fastppo.errors import ConfigError, Set
 from fastppo.machine.file_access import replaced
 from fastppo.reports.run_table import Curve, RunGroup, group_runs, mean_curve, read_runs
-from fastppo.settings.known_names import EVAL_RETURN, EXPLAINED_VARIANCE, KL, MEAN_RETURN
+from fastppo.settings.known_names import (
+    CURVE_FILE,
+    EVAL_RETURN,
+    EXPLAINED_VARIANCE,
+    KL,
+    MEAN_RETURN,
+)
 
 DOTS_PER_INCH = 200  # twice those of a usual screen
 TICK_STEPS = [1, 2, 5, 10]  # between ticks, times a power of ten
@@ -35,7 +41,6 @@ STYLE = {
 AXIS_NAMES = {MEAN_RETURN: "return, mean of the last 100 episodes",
               EVAL_RETURN: "return, mean of an evaluation",
               KL: "KL divergence of an update", EXPLAINED_VARIANCE: "explained variance"}
-CURVE_FILE = "curve.png"
 MOST_SINGLE_RUNS = 5  # of a group that are drawn beside their mean
 FEWEST_FOR_INTERVAL = 3  # of two runs it is 13 times as wide as they are apart
 LONGEST_LABEL = 50  # letters; more do not fit above the curve of a run

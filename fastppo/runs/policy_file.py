@@ -7,7 +7,7 @@ import logging
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Mapping, Never
+from typing import Any, Mapping
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.folder import policy_at
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
-from fastppo.settings.known_names import unknown_names
 from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
 from fastppo.trainer.given_settings import source_for
 from fastppo.trainer.policy_and_learner import build_policy
@@ -191,7 +190,7 @@ class LoadedPolicy(Policy):
 
     def evaluate(self, env: Any = None, episodes: int = 100, deterministic: bool = True,
                  seed: int | None = None, env_kwargs: dict[str, Any] | None = None,
-                 max_episode_steps: int | None = None, **others: Never) -> Evaluation:
+                 max_episode_steps: int | None = None) -> Evaluation:
         """Plays episodes; with the defaults those that `ppo.evaluate` plays after training.
 
         `env`: an id or callable to play in; None: the environment in the file, which must be an id.
@@ -199,9 +198,6 @@ class LoadedPolicy(Policy):
         `max_episode_steps` replace those of the run. Raises ConfigError for an environment that the
         policy cannot play, EnvError for one that fails.
         """
-        if others:
-            raise ConfigError(*unknown_names("evaluate has no argument", others, (
-                "env", "episodes", "deterministic", "seed", "env_kwargs", "max_episode_steps")))
         factories = factories_for(self, env, env_kwargs, max_episode_steps)
         with torch_threads(self.threads, self.config.precision == "tf32"):
             return evaluate(self, factories, self.seed_of_episodes(seed), episodes, deterministic)
@@ -216,17 +212,13 @@ class LoadedPolicy(Policy):
         return (self.config if seed is None else self.config.replace(seed=seed)).seed or 0
 
 
-def load(path: str | os.PathLike, device: str = "cpu", model=None, **others: Never
-         ) -> LoadedPolicy:
+def load(path: str | os.PathLike, device: str = "cpu", model=None) -> LoadedPolicy:
     """The policy in a file, or the last one in the folder of a run.
 
     `model` is the class of its network, if it is a network of your own. Loading imports and runs
     nothing that the file names. Raises CheckpointError if the file is missing, damaged, or not a
     policy.
     """
-    if others:
-        raise ConfigError(*unknown_names("load has no argument", others, (
-            "path", "device", "model")))
     place = checked_device(str(device))
     return LoadedPolicy(*read_policy(path, model)).to(place)
 

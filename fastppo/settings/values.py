@@ -1,12 +1,11 @@
 """Values of settings: their forms, schedules and rules, and the names that settings may hold."""
 
-import difflib
 import math
 import re
 from dataclasses import Field
 from decimal import Decimal
 from numbers import Integral
-from typing import Any, Callable, Iterable, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Callable, Literal, NamedTuple, get_args, get_origin
 
 from fastppo.errors import ConfigError, Set
 
@@ -86,15 +85,6 @@ def return_text(value: float, scale: float | None = None) -> str:
     `scale`: a number beside it, as many of whose digits are shown.
     """
     return f"{value:z.{max(1, digits_of(abs(value if scale is None else scale)) - 1)}f}"
-
-
-def closest(text: str, choices: Iterable[str], least: float = 0.6) -> str | None:
-    """The one of `choices` that `text` resembles most, in either case; None if none does.
-
-    `least`: how similar it must be. Of a|b, the form in --help, it is the first.
-    """
-    first = text.lower().partition("|")[0]
-    return next(iter(difflib.get_close_matches(first, choices, 1, least)), None)
 
 
 # The weight of a schedule's first value, as a function of the remaining progress (1 to 0).

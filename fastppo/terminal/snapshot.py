@@ -14,14 +14,18 @@ import numpy as np
 from fastppo.collect import WARMUP_STEPS
 from fastppo.machine import limits
 from fastppo.networks.torch_state import preserved_buffers, seeded_rng, torch_threads
-from fastppo.settings.known_names import ASIDE, EVAL_RETURN, MEAN_RETURN, SPEED
+from fastppo.settings.known_names import (
+    ASIDE,
+    EVAL_RETURN,
+    MEAN_RETURN,
+    PART_NAMES,
+    PARTS,
+    SPEED,
+)
 from fastppo.update.arithmetic import flops, peak
 
-PART_NAMES = {"collect": "collecting", "update": "updating", "evaluate": "evaluating",
-              "video": "recording"}  # of a PartTimer
 REDRAWS = 2  # a second; as many snapshots are taken
 WINDOW_SECONDS = 10.0  # of the current speed
-PARTS = "environment", "policy", "advantages", "update"  # of training
 SHOWN_AFTER = 2.0  # seconds after which the time in a part, or its steps, are shown
 MEASURED_AFTER, LONG_ROLLOUT = 5.0, 60.0  # seconds of a first rollout, and of one that is long
 FEWEST_STEPS = 16  # num_steps that is proposed

@@ -22,7 +22,6 @@ import numpy as np
 
 from fastppo.collect import Rollout
 from fastppo.errors import ConfigError, Error
-from fastppo.settings.known_names import unknown_names
 from fastppo.update.schedules import coefficients_at
 
 # The methods of a callback, and the number of their arguments, of which `ppo` is the first.
@@ -72,18 +71,14 @@ NO_HOOKS = Hooks()  # those of a trainer that does not learn
 
 
 @contextmanager
-def learning(ppo, total_steps: int | None, callbacks: Callbacks, others: dict[str, Any]
+def learning(ppo, total_steps: int | None, callbacks: Callbacks
              ) -> Iterator[Callable[[dict[str, float]], bool]]:
     """Sets `ppo.total` and the hooks of `ppo` inside the block; calls on_start and on_end.
 
     Yields a function that reports the metrics of an iteration, and is True if training ends: on all
     ranks of a run if a callback of one of them ends it. Of several exceptions the first is raised,
-    but an interrupt before all others.
-    `others` are arguments that learn does not have: ConfigError. Error if `ppo` learns already.
+    but an interrupt before all others. Error if `ppo` learns already.
     """
-    if others:
-        raise ConfigError(*unknown_names("learn has no argument", others, (
-            "total_steps", "callbacks")))
     hooks = Hooks([*ppo.sinks, *(() if callbacks == () else as_callbacks(callbacks))])
     ppo.check_open()
     if ppo.hooks is not NO_HOOKS:

@@ -10,14 +10,14 @@ from gymnasium.spaces import Space
 from torch import nn
 
 from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
-from fastppo.errors import ConfigError, ModelError, NonFiniteError, user_code
+from fastppo.errors import ConfigError, ModelError
 from fastppo.learner import Learner
 from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.shared_memory import Arena
 from fastppo.networks.action_heads import least_outputs, make_head
 from fastppo.networks.encoders import ActorCritic, ImageEncoder, make_encoder
-from fastppo.networks.torch_state import default_torch, preserved_buffers, seeded_rng, torch_threads
+from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 from fastppo.update.batches import Batch, PolicyOutput
@@ -146,7 +146,6 @@ def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.One
     flat = FlatParameters(policy, place)
     if config.model not in MODELS or callable(config.optimizer) or callable(config.loss):
         flat.alone = False
-        try_update(policy, config, flat)
     if policy.memory and default_of("num_minibatches") != config.num_minibatches > config.rows:
         log.warning("num_minibatches=%d, but minibatches of a network with memory are whole"
                     " environments, so there are %d per epoch\n  fix: num_minibatches=%d",
@@ -170,6 +169,8 @@ def new_learner(policy: Policy, config: Config, flat: FlatParameters, ranks: lim
         from fastppo.ranks.learner import ranked_learner
         kind = partial(ranked_learner, kind, ranks=ranks)
     learner = kind(policy, config, flat)
+    if isinstance(config.loss, type):
+        learner.evaluate_actions = partial(_checked_output, learner.evaluate_actions)
     if config.norm_values or config.recompute_advantages or config.rpo_alpha \
             or config.norm_advantages == "rollout":
         from fastppo.update.epoch_transforms import make_epoch_transforms
@@ -183,33 +184,12 @@ def new_learner(policy: Policy, config: Config, flat: FlatParameters, ranks: lim
     return learner
 
 
-def try_update(policy: Policy, config: Config, flat: FlatParameters) -> None:
-    """Makes one update of two made-up samples, then puts weights and moments back.
-
-    Raises ModelError if a user's model, optimizer or loss fails in it.
-    """
-    from fastppo.trainer.user_parts import trial_rollout
-    once, weights = config.replace(epochs=1, num_minibatches=1, num_microbatches=1), flat.state
-    once = once.replace(learner="torch") if config.learner == "graph" else once
-    given = ", ".join(f"{x}={getattr(config, x)!r}" for x in ("model", "optimizer", "loss"))
-    try:
-        with preserved_buffers(policy), seeded_rng(config.seed), user_code(
-                ModelError, f"an update of two made-up samples with {given}", "correct the model,"
-                " optimizer or loss of your own where its traceback ends"):
-            learner = new_learner(policy, once, flat, limits.OneProcess())
-            learner.evaluate_actions = partial(_checked_output, learner.evaluate_actions)
-            learner.update(trial_rollout(policy), coefficients_at(config, 1.0), 0)
-    except NonFiniteError:
-        pass  # of made-up samples it says nothing
-    finally:
-        flat.restore(weights)
-
-
 def _checked_output(evaluate_actions: Callable, batch: Batch) -> PolicyOutput:
     """What `evaluate_actions` returns; ModelError for other shapes, which would be broadcast."""
     fresh = evaluate_actions(batch)
     if any(x.shape != batch.adv.shape for x in fresh):
         from fastppo.trainer.user_parts import describe_output
-        raise ModelError(f"evaluate_actions returned for two samples {describe_output(fresh)}",
+        raise ModelError(f"evaluate_actions returned {describe_output(fresh)} for"
+                         f" {len(batch.adv)} samples",
                          "return PolicyOutput(logp [b], ent [b], val [b])")
     return fresh

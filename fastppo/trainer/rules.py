@@ -114,13 +114,6 @@ def _too_small(case: Any) -> str:
     return f"{smallest}x{smallest} or larger, and {found}"
 
 
-def _gpus_to_use(case: Any) -> Fix:
-    """The GPUs that there are, as the setting that chose another one."""
-    count = limits.gpus()
-    by_place = case.given.device_ids or case.given.device == "cuda"
-    return Set(device_ids=tuple(range(count))) if by_place else Set(device=f"cuda:{count - 1}")
-
-
 def _omitted(about: str, applies: Callable[[Any], Any], why: str) -> list[Conflict]:
     """A conflict of each setting in `about`, which then must have its default."""
     return [Conflict(name, applies, f"{name} is {{{name}!r}}, but {why}", Omit(name))
@@ -146,7 +139,7 @@ OF_DEVICES = [
     Conflict("device", lambda c: c.device.startswith("cuda") and (
             number := int(c.device.partition(":")[2] or 0)) >= (count := limits.gpus())
             and f"GPU {number}, but there are {count}",
-        "this process has {found}, counted from 0", _gpus_to_use),
+        "this process has {found}, counted from 0", ""),
 ]
 
 CONFLICTS = [
@@ -218,11 +211,10 @@ CONFLICTS = [
     Conflict("num_workers", lambda c: c.num_workers not in (0, "auto") and c.vec in ENGINES,
         "num_workers is {num_workers}, but vec={vec} steps all environments in one process",
         Omit("num_workers")),
-    Conflict("wandb_project", lambda c: "wandb" in (c.logger or ()) and (
-            project := re.sub(r"[/\\#?%:]", "-", c.wandb_project[:128])) != c.wandb_project
-            and project,
+    Conflict("wandb_project", lambda c: "wandb" in (c.logger or ()) and not re.fullmatch(
+            r"[^/\\#?%:]{0,128}", c.wandb_project),
         "wandb_project is {wandb_project!r}, but wandb takes up to 128 characters, and none of"
-        " / \\ # ? % :", lambda c: Set(wandb_project=c.found)),
+        " / \\ # ? % :", Omit("wandb_project")),
     *(Conflict(name, lambda c, name=name: needs_workers(c) == name and (
             c.num_workers == 0 or c.vec != "workers" or not can_start_workers()),
         f"{name}={{{name}}} is for worker processes, and there are none",

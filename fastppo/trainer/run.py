@@ -25,18 +25,11 @@ from fastppo.errors import (
     Error,
     FaultPlace,
     Set,
-    UnknownNameError,
     WorkerError,
 )
 from fastppo.machine import limits
 from fastppo.networks.torch_state import torch_threads
-from fastppo.settings.known_names import (
-    EPISODES_FILE,
-    FOREIGN_NAMES,
-    METRICS_FILE,
-    NEW_TRAINER,
-    unknown_names,
-)
+from fastppo.settings.known_names import EPISODES_FILE, METRICS_FILE
 from fastppo.settings.values import LOGGERS
 from fastppo.trainer.callbacks import NO_HOOKS
 from fastppo.trainer.collector import make_collector
@@ -69,14 +62,10 @@ class Run:
 
     __signature__ = settings_signature()  # for help() and completion
 
-    def __init__(self, env: Any = None, *others: Any,
-                 checkpoint: str | os.PathLike | None = None,
+    def __init__(self, env: Any = None, *, checkpoint: str | os.PathLike | None = None,
                  init_from: str | os.PathLike | None = None, **settings: Any):
         if isinstance(env, Config):
             raise ConfigError("PPO takes settings by name, and no Config", "PPO(**vars(config))")
-        if others or isinstance(env, str) and env.endswith("Policy"):
-            raise ConfigError("PPO takes an environment, then settings by name",
-                              'PPO(env, model="mlp"), or model="cnn" for images')
         self.clock, self.episodes, self.hooks = PartTimer(), EpisodeMetrics(), NO_HOOKS
         self.closed, found = False, None
         if checkpoint is not None:
@@ -148,17 +137,11 @@ class Run:
                     " to train in another process, make the trainer there")
 
     if not TYPE_CHECKING:  # which reports unknown names itself
-        def __getattr__(self, name: str) -> Any:
-            if name in FOREIGN_NAMES:
-                raise UnknownNameError(*unknown_names("a trainer has no", [name], dir(type(self))))
-            return self.__getattribute__(name)  # it raises the error of before
-
         def __setattr__(self, name: str, value: Any) -> None:
-            if name not in vars(self) and "total" in vars(self) and (  # it is made
-                    name in FOREIGN_NAMES or name in Config.__match_args__):
-                raise UnknownNameError(
-                    f"{name} of a trainer cannot be set: settings are for a whole run, in which lr,"
-                    " clip_range and entropy_coef may follow a schedule", NEW_TRAINER)
+            made = "total" in vars(self)
+            if made and name in Config.__match_args__ and name not in vars(self):
+                raise AttributeError(f"{name} is a setting, which is for a whole run and cannot"
+                                     " be changed")
             super().__setattr__(name, value)
 
     def __enter__(self) -> Self:

@@ -31,14 +31,13 @@ from typing import (
 )
 
 from fastppo.config import Config, default_of, having
-from fastppo.errors import USAGE_ERRORS, ConfigError, Error, Omit, Set, fix_text
+from fastppo.errors import USAGE_ERRORS, ConfigError, Error, Omit, Set
 from fastppo.machine.file_access import read_json, read_text
 from fastppo.settings.known_names import CONFIG_FILE, unknown_names
 from fastppo.settings.presets import PRESETS, is_preset_file, preset_name, preset_of
 from fastppo.settings.values import (
     SWITCHES,
     Scheduled,
-    closest,
     parse_int,
     parse_schedule,
     parse_sizes,
@@ -158,14 +157,13 @@ def preset_settings(env_name: str, preset: str) -> dict[str, Any]:
     """
     if not is_preset_file(preset):
         if preset not in ("auto", "none", *PRESETS):
-            near = closest(str(preset), PRESETS)
             raise ConfigError(f"there is no preset {preset!r}, only files (.toml, .json), auto,"
-                              f" none, {', '.join(PRESETS)}", Set(preset=near) if near else "")
+                              f" none, {', '.join(PRESETS)}")
         return preset_of(env_name, preset)
     found = read_settings(Path(preset))
     if wrong := [name for name in found if name not in Config.__match_args__]:
         what, fix = unknown_names("there is no setting", wrong, Config.__match_args__, "")
-        raise ConfigError(f"in {preset}: {what}", fix_text(fix, shell=False))
+        raise ConfigError(f"in {preset}: {what}", fix)
     for name in OF_A_RUN if Path(preset).name != CONFIG_FILE else ():
         if found.get(name) not in (None, default_of(name)):
             raise ConfigError(f"in {preset}: {name} is a setting of one run, not of a preset")
@@ -189,10 +187,10 @@ def name_preset(error: Error, env_name: str, given: Mapping[str, Any]) -> None:
     """
     preset = given.get("preset", "auto")
     ours = {*preset_settings(env_name, preset)} - {*given}
-    if ours & {*re.findall(r"--(\w+)", fix_text(error.fix, shell=True))}:
+    parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
+    if any(ours & {*getattr(part, "names", ())} for part in parts):
         name = preset_name(env_name) if preset == "auto" else preset
         error.what = f"with preset={name}: {error.what}"
-        parts = error.fix if isinstance(error.fix, tuple) else (error.fix,)
         error.fix = tuple(part for part in parts if not (
             isinstance(part, Omit) and ours & {*part.names})) or Set(preset="none")
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch import distributions as td
 from torch.distributions import Categorical, Distribution
 
-from fastppo.collect import Rollout, as_rollout
 from fastppo.config import Config, default_of
 from fastppo.envs.make import import_callable
 from fastppo.errors import ModelError, Omit, Set, user_code
@@ -28,7 +27,6 @@ from fastppo.networks.torch_state import seeded_rng
 from fastppo.policy import Policy
 from fastppo.spaces.leaves import MASKED_LOGIT, Storage, brief_text, leaf_arrays
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.trainer.rollout_arrays import rollout_spec
 from fastppo.update.batches import Batch, PolicyOutput
 from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import LOSSES
@@ -279,18 +277,3 @@ def with_distribution_head(policy: Policy, dist: Distribution, config: Config) -
                              f" is {config.entropy_coef}", Set(entropy_coef=0)) from error
     return Policy(policy.obs_space, space, policy.net, config.norm_obs, head, policy.seed,
                   config.obs_limit).eval()
-
-
-def trial_rollout(policy: Policy) -> Rollout:
-    """A made-up rollout of two samples, as the policy acts, to try an update."""
-    arrays = {name: np.zeros(shape, dtype)
-              for name, (dtype, shape) in rollout_spec(policy, 1, 2).items()}
-    rows = trial_rows(policy.observer.layout)
-    noise = np.zeros((2, len(policy.head.noise)), np.float32)
-    state = np.zeros((2, policy.memory), np.float32)
-    arrays["act"][:], arrays["logp"][:], arrays["val"][:], _ = policy.act(rows, noise, state)
-    for name in ("raw", "rew", "adv"):
-        arrays[name][:] = 1.0, -1.0
-    arrays["obs"][:], arrays["valid"][:], arrays["acting"][:] = rows, True, True
-    arrays["ret"][:] = arrays["adv"] + arrays["val"]
-    return as_rollout(arrays, policy.observer.layout)

@@ -171,7 +171,7 @@ def test_wrong_words_are_refused_with_a_fix(run, capsys):
     assert "in a folder that exists" in refused(capsys, "run", "--output=none/a.webp")
     assert "leave --fps out" in refused(capsys, "run", "--fps=0")
     assert "env, network, both" in refused(capsys, "run", "--view=bot")
-    assert "did you mean --max_episode_steps?" in refused(capsys, "run", "--max_steps=9")
+    assert "did you mean --max_episode_steps?" in refused(capsys, "run", "--max_episode_step=9")
     assert "--episodes=100" in refused(capsys, "run", "--episodes=0")
     assert sorted(path.name for path in run.iterdir()) == ["model.safetensors"]
 

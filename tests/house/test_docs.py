@@ -16,7 +16,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from source_tree import CORE, PACKAGE, ROOT, code_lines
 
-from fastppo import Config
+import fastppo
+from fastppo import PPO, Config, Evaluation
 from fastppo.cli import (
     command_line,
     compare,
@@ -33,7 +34,6 @@ from fastppo.cli import (
 )
 from fastppo.cli.bench import Bench
 from fastppo.machine.shared_memory import Arena
-from fastppo.settings.known_names import FOREIGN_NAMES
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.rollout_arrays import rollout_spec
 from fastppo.trainer.setting_texts import ALIASES, settings
@@ -226,15 +226,15 @@ def test_every_test_that_the_page_on_reliability_names_exists():
         assert (ROOT / path).exists(), path
 
 
-def test_the_page_for_users_of_other_libraries_has_the_names_that_are_answered():
+def test_the_page_for_users_of_other_libraries_names_settings_that_there_are():
     page = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (`.*?) \| (.*?) \|$", page)
     ours = {name: right for left, right in rows for name in re.findall(r"`(\w+)`", left)}
-    answers = {**FOREIGN_NAMES, **ALIASES, "num_iterations": "total_steps"}
-    assert ALIASES.keys() | {"num_iterations"} <= ours.keys()
-    assert len(FOREIGN_NAMES.keys() & ours.keys()) > 60
-    for name in answers.keys() & ours.keys():
-        for part in filter(str.isidentifier, answers[name].split("|")):
-            assert part in ours[name], name
+    for name, own in {**ALIASES, "num_iterations": "total_steps"}.items():
+        assert own in ours[name], name
+    known = {*settings(), *settings(command_line.Train), *command_line.VERBS, *dir(PPO),
+             *dir(fastppo), *Evaluation._fields, "episodes", "none", "cpu", "cuda"}
+    for name, right in ours.items():
+        assert {*re.findall(r"`([a-z_]+)`", right)} <= known, name
     for name, right in ours.items():
         assert right != "the same names" or name in settings(), name

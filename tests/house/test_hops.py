@@ -24,7 +24,7 @@ SMALL = dict(seed=1, num_workers=0, num_envs=2, num_steps=8, epochs=1, num_minib
 
 # What a user calls: all of it is in ppo.py.
 METHODS = {"learn", "collect", "update", "evaluate", "predict", "value", "save", "checkpoint",
-           "resume", "load", "close", "check_open", "coefficients", "lr", "progress", "step",
+           "resume", "close", "check_open", "coefficients", "lr", "progress", "step",
            "complete_steps", "pending"}
 
 # A default run of CartPole in one process, in a fresh interpreter: what runs, and what is imported.

@@ -226,13 +226,7 @@ def test_a_method_for_videos_of_other_parameters_is_refused_too(trainer):
         trainer(Constant).learn(callbacks=Wrong())
 
 
-@pytest.mark.parametrize("argument, fix", [
-    ("total_timesteps", "did you mean total_steps?"), ("callback", "did you mean callbacks?"),
-    ("total_step", "did you mean total_steps?"), ("xyz", "it has total_steps, callbacks"),
-    ("progress_bar", 'PPO(env, progress="live")'), ("log_interval", 'PPO(env, progress="lines")'),
-    ("tb_log_name", 'PPO(env, logger="tensorboard", run_dir="runs/first")'),
-    ("reset_num_timesteps", "leave it out")])
-def test_arguments_of_other_libraries_are_answered_with_ours(trainer, argument, fix):
-    with pytest.raises(ConfigError, match=f"learn has no argument {argument}\n") as caught:
+@pytest.mark.parametrize("argument", ["total_timesteps", "callback", "xyz"])
+def test_an_argument_that_learn_does_not_have_is_pythons_error(trainer, argument):
+    with pytest.raises(TypeError, match=rf"learn\(\) got an unexpected .* '{argument}'"):
         trainer(Constant).learn(**{argument: 10})
-    assert fix in str(caught.value)

@@ -19,7 +19,7 @@ from source_tree import PACKAGE
 
 from fastppo import PPO, Config
 from fastppo.cli import run_folder
-from fastppo.errors import ConfigError, fix_text
+from fastppo.errors import ConfigError
 from fastppo.loggers import background
 from fastppo.loggers.csv_files import CsvSink, EpisodeSink
 from fastppo.loggers.wandb import WandbSink
@@ -457,18 +457,16 @@ def test_wandbs_own_mode_is_respected(wandb, tmp_path, monkeypatch, capsys):
     assert fake.modes == ["offline"] and "wandb: offline" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("project, fix", [
-    ("a/b:c", "a-b-c"), ("#?%\\", "----"), ("x" * 129, "x" * 128)], ids=["few", "all", "long"])
-def test_a_project_that_wandb_refuses_is_an_error_at_once(project, fix):
+@pytest.mark.parametrize("project", ["a/b:c", "#?%\\", "x" * 129], ids=["few", "all", "long"])
+def test_a_project_that_wandb_refuses_is_an_error_at_once(project):
     def asked(**settings):
         config = Config(**settings)
         check([one for one in CONFLICTS if one.about == "wandb_project"], case_of(config, config))
     asked(wandb_project=project, logger="trackio")
-    with pytest.raises(ConfigError, match="but wandb takes") as caught:
+    with pytest.raises(ConfigError, match="but wandb takes.*\n  fix: leave wandb_project out"):
         asked(wandb_project=project, logger="wandb")
-    mended = caught.value.fix
-    assert fix_text(mended, shell=True) == f"--wandb_project={fix}"
-    asked(logger="wandb", **mended.settings)
+    for fits in ("x" * 128, "a-b c"):
+        asked(wandb_project=fits, logger="wandb")
 
 
 def test_wandb_that_cannot_be_reached_goes_on_offline(wandb, tmp_path, capsys):
