@@ -142,3 +142,20 @@ class Reaching(Scripted):
     def step(self, actions):
         assert all(action.shape == (self.sizes[agent],) for agent, action in actions.items())
         return super().step({agent: abs(action).sum() % 3 for agent, action in actions.items()})
+
+
+class Pictured(Scripted):
+    """Scripted, but an agent sees a picture, which the game draws into the same array again."""
+
+    def __init__(self, longest=12):
+        super().__init__(longest)
+        self.pictures = {agent: np.zeros((12, 9, 3), np.uint8) for agent in self.possible_agents}
+
+    def observation_space(self, agent):
+        return Box(0, 255, (12, 9, 3), np.uint8)
+
+    def _seen(self, agents):
+        seen = {agent: self.pictures[agent] for agent in self.possible_agents if agent in agents}
+        for picture in seen.values():
+            picture[:] = self.rng.integers(256, size=picture.shape)
+        return seen

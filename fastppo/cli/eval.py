@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.errors import ConfigError, Omit, format_value
+from fastppo.errors import ConfigError, format_value
 from fastppo.machine.child_process import without_secrets
 from fastppo.machine.stderr import episode_status, status_while
 from fastppo.runs.folder import check_file, policy_at
@@ -60,6 +60,11 @@ class Eval(PolicyOptions):
 def eval_verb(argv: Sequence[str], interrupts) -> None:
     """Evaluates the policy that `argv` names, and prints the result."""
     (place,), options = words_and_options(argv, Eval)
+    print_evaluation(place, options)
+
+
+def print_evaluation(place: str, options: Eval) -> None:
+    """Evaluates the policy in a file or folder, and prints the result."""
     check_episodes(100 if options.episodes is None else options.episodes)
     path = policy_file(Path(place), options)
     policy, factories, seed, text = loaded(path, options)
@@ -70,8 +75,8 @@ def eval_verb(argv: Sequence[str], interrupts) -> None:
     episodes = options.episodes or policy.config.eval_episodes or 100
     with torch_threads(policy.threads, policy.config.precision == "tf32"), \
             episode_status(episodes) as report:
-        found = evaluate(policy, factories, seed, episodes, not options.stochastic, report,
-                         options.opponent and match_against(options.opponent, policy, seed))
+        make = match_against(options.opponent, policy, seed) if options.opponent else None
+        found = evaluate(policy, factories, seed, episodes, not options.stochastic, report, make)
     facts = {"model": str(path), "env_name": factories[0].name, "seed": seed,
              "deterministic": not options.stochastic}
     print(json.dumps(facts | result_numbers(found)) if options.json
@@ -83,15 +88,19 @@ def match_against(name: str, policy: Any, seed: int) -> Any:
     from fastppo.evaluation.evaluate import check_spaces
     from fastppo.evaluation.match import MatchEnvs, RandomPlayer
     from fastppo.runs.policy_file import load
-    if policy.config.agents == 1:
-        raise ConfigError(f"{policy.config.env_name} is no game of several agents",
-                          Omit("opponent"))
+    check_game(policy)
     if name == "random":
         return partial(MatchEnvs, opponent=RandomPlayer(policy.observer.layout, seed))
     other = load(policy_file(Path(name), PolicyOptions()))
     check_spaces(f"{name} is a policy whose", (policy.obs_space, policy.act_space), (
         other.obs_space, other.act_space), "give a policy of the same game")
     return partial(MatchEnvs, opponent=other)
+
+
+def check_game(policy: Any) -> None:
+    """Raises ConfigError unless a policy plays a game of several agents."""
+    if policy.config.agents == 1:
+        raise ConfigError(f"{policy.config.env_name} is no game of several agents")
 
 
 def score_lines(scores: Any) -> list[str]:

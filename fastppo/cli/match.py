@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.eval import PolicyOptions, eval_verb
+from fastppo.cli.eval import Eval, PolicyOptions, print_evaluation
+from fastppo.settings.values import check_episodes
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,14 @@ class Match(PolicyOptions):
     OPERANDS = "A B"
     games: int = 200
     """Number of games"""
+    json: bool = False
+    """Print one JSON object, which also has the score and the length of every game"""
 
 
 def match_verb(argv: Sequence[str], interrupts) -> None:
     """Plays the two policies that `argv` names against each other, and prints the result."""
     (a, b), options = words_and_options(argv, Match)
-    rest = [word for word in argv if word not in (a, b) and not word.startswith("--games")]
-    eval_verb([a, f"--opponent={b}", f"--episodes={options.games}", "--stochastic", *rest],
-              interrupts)
+    check_episodes(options.games, "games")
+    given = vars(options) | {"opponent": b, "episodes": options.games, "stochastic": True}
+    del given["games"]
+    print_evaluation(a, Eval(**given))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, Sequence
 
 from fastppo.cli.command_line import words_and_options
-from fastppo.cli.eval import PolicyOptions, loaded, policy_file
+from fastppo.cli.eval import PolicyOptions, check_game, loaded, policy_file
 from fastppo.cli.interrupts import Interrupts, Stop, write_line
 from fastppo.errors import ConfigError, Omit
 from fastppo.machine import limits
@@ -55,7 +55,7 @@ def play_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         os.environ.setdefault("MUJOCO_GL", "egl")  # dm_control reads it when it is imported
     place = Path(word)
     path = policy_file(place, options)
-    output = None if wants_window(options) else output_file(place, options)
+    output = None if options.person or wants_window(options) else output_file(place, options)
     policy, factories, seed, text = loaded(path, options)
     print(text, flush=True)
     if options.person:
@@ -124,8 +124,14 @@ def write_video(policy, factory, seed: int, options: Play, path: Path, interrupt
 
 def play_person(policy, factory, seed: int, options: Play) -> None:
     """Plays the episodes at the terminal, each with another agent as the policy's."""
+    from gymnasium.spaces import Discrete
+
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.evaluation.match import MatchEnvs, Person
+    check_game(policy)
+    if not isinstance(policy.act_space, Discrete):
+        raise ConfigError(f"the actions of {factory.name} are no numbers, but of the space"
+                          f" {policy.act_space}", Omit("person"))
     found = evaluate(policy, [factory], seed, options.episodes, not options.stochastic,
                      make=partial(MatchEnvs, opponent=Person(policy.observer.layout, seed)))
     for score in found.scores:

@@ -198,9 +198,10 @@ def preprocess_atari(env: gym.Env, limit: int | None, games: AtariOptions) -> gy
     spaces = tuple(getattr(env, f"{kind}_space", None) for kind in ("observation", "action"))
     if not hasattr(env.unwrapped, "ale") or len(getattr(spaces[0], "shape", None) or ()) < 2 or \
             not isinstance(spaces[1], gym.spaces.Discrete):
-        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment,"
-                          f" of frames and Discrete actions; but {type(env.unwrapped).__name__}"
-                          f" has the spaces {' and '.join(map(brief_text, spaces))}",
+        raise ConfigError("preprocessing=atari is for games of the Arcade Learning Environment, of"
+                          " one player, of frames and Discrete actions; but"
+                          f" {type(env.unwrapped).__name__} has the spaces"
+                          f" {' and '.join(map(brief_text, spaces))}",
                           ("give such a game", Set(preprocessing="none")))
     if not getattr(env.unwrapped, "preprocessed", False):
         height, width = games.size

@@ -43,7 +43,7 @@ FAMILIES_KNOWN = (
     Family("MiniGrid", "dictionaries, discrete actions", "minigrid", "minigrid",
            Install("minigrid"), ("MiniGrid-*", "BabyAI-*")),
     Family("PettingZoo", "games of several agents", "fastppo.envs.games:register_pettingzoo",
-           "mpe2", Install("games"), ("classic/*", "sisl/*", "butterfly/*", "mpe2/*")),
+           "mpe2", Install("games"), ("classic/*", "sisl/*", "butterfly/*", "mpe2/*", "atari/*")),
     Family("JAX phys2d", "vectors", "gymnasium.envs.phys2d", *JAX),
     Family("JAX tabular", "integers", "gymnasium.envs.tabular", *JAX),
     Family("dm_control", "dictionaries of vectors, continuous actions", "shimmy", "dm_control",

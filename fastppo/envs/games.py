@@ -8,7 +8,7 @@ ParallelEnv all agents act at once, in an AEC one after the other.
 
 import math
 import pkgutil
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Container, Iterator, Mapping, NamedTuple, Sequence
 
 import gymnasium as gym
 import numpy as np
@@ -289,6 +289,67 @@ def padded(value: Any, own: Space, space: Space) -> Any:
     return whole
 
 
+class AgentView(gym.Env):
+    """What one agent of a game sees, for wrappers: what is given to `reset` and `step`."""
+
+    def __init__(self, space: Space):
+        self.observation_space, self.action_space = space, space
+
+    def reset(self, *, seed: int | None = None, options: Any = None):
+        """(options, {})."""
+        return options, {}
+
+    def step(self, action: Any):
+        """The action, and nothing else."""
+        return action, 0.0, False, False, {}
+
+
+class GameOfViews:
+    """A ParallelEnv with each action repeated, and an AgentView in wrappers for each agent.
+
+    An action is repeated for `skip` steps, fewer if an agent ends or appears; its rewards are added
+    up, and the last step is seen, of Atari the maximum of the last two screens, because its games
+    flicker. `make_view` of a space makes the AgentView. An agent that begins resets its own.
+    """
+
+    def __init__(self, env: Any, skip: int, make_view: Callable[[Space], gym.Env]):
+        self.env, self.skip = env, skip
+        self.flickers = hasattr(env, "ale") and env.obs_type != "ram"
+        self.views = {agent: make_view(env.observation_space(agent))
+                      for agent in env.possible_agents}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def observation_space(self, agent: str) -> Space:
+        """That of the agent's view."""
+        return self.views[agent].observation_space
+
+    def reset(self, **given: Any):
+        """See ParallelEnv.reset."""
+        self.obs, infos = self.env.reset(**given)
+        return self._seen(self.obs, ()), infos
+
+    def step(self, actions: Mapping[str, Any]):
+        """See ParallelEnv.step."""
+        totals, before = {}, {}
+        for _ in range(self.skip):
+            before = self.obs
+            self.obs, rews, terms, truncs, infos = self.env.step(actions)
+            totals |= {agent: totals.get(agent, 0) + rew for agent, rew in rews.items()}
+            if {*self.env.agents} != {*actions} or any((*terms.values(), *truncs.values())):
+                break
+        obs = {agent: np.maximum(before[agent], screen) for agent, screen in self.obs.items()
+               } if self.flickers else self.obs
+        return self._seen(obs, actions), totals, terms, truncs, infos
+
+    def _seen(self, obs: Mapping[str, Any], acting: Container[str]) -> dict[str, Any]:
+        """The views of observations; those of agents that are not `acting` begin."""
+        return {agent: (view.step(obs[agent]) if agent in acting else
+                        view.reset(options=obs[agent]))[0]
+                for agent, view in self.views.items() if agent in obs}
+
+
 def as_game(env: Any) -> Game:
     """The Game of a ParallelEnv or an AEC; ConfigError for an AEC whose agents act at once."""
     if not hasattr(env, "agent_iter"):
@@ -300,8 +361,16 @@ def as_game(env: Any) -> Game:
 
 
 def make_game(entry_point: str, **kwargs: Any) -> Game:
-    """The game that `module:function` makes; the entry point of its id."""
-    return as_game(pkgutil.resolve_name(entry_point)(**kwargs))
+    """The game that `module:function` makes; the entry point of its id.
+
+    Those of Atari are the games that ale-py has, in grey unless `kwargs` say otherwise.
+    """
+    make = pkgutil.resolve_name(entry_point)
+    if "pettingzoo.atari" not in entry_point:
+        return as_game(make(**kwargs))
+    given = {"auto_rom_install_path": pkgutil.resolve_name("ale_py").__path__[0],
+             "obs_type": "grayscale_image", **kwargs}
+    return Game(make(**given).unwrapped)  # around it are checks that we make, too
 
 
 def register_pettingzoo() -> None:

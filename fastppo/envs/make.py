@@ -106,7 +106,7 @@ class EnvFactory:
         mujoco = "mujoco" in entry or sys.modules.get("mujoco")
         with mujoco_warnings_once("mujoco" in entry) if mujoco else nullcontext():
             env = self._from_spec() if spec else self._from_callable()
-        if hasattr(env.unwrapped, "seats"):
+        if hasattr(env.unwrapped, "seats") and not games:
             return self._game(env.unwrapped)
         if (games or images.frame_skip > 1) and (skipped := atari.own_skips(env)) != 1:
             raise ConfigError(f"{'preprocessing=atari' if games else 'frame_skip'} repeats an"
@@ -130,10 +130,16 @@ class EnvFactory:
 
     def _game(self, game: Any) -> gym.Env:
         """A Game as the settings ask for it."""
-        if self.stack > 1 or self.games or self.images != UNCHANGED:
-            raise ConfigError(f"{self.name} is a game of several agents, and has no wrappers of"
-                              " images and stacks", "wrap the ParallelEnv in your own function")
-        from fastppo.envs.games import Alone
+        from fastppo.envs.games import AgentView, Alone, GameOfViews, TurnGame
+        images = self.images
+        if self.stack > 1 or images != UNCHANGED:
+            if isinstance(game, TurnGame):
+                raise ConfigError(f"{self.name} is a game in turns, and has no wrappers of images"
+                                  " and stacks", "wrap the AEC in your own function")
+            view = dataclasses.replace(self, constructor=AgentView, limit=None,
+                                       images=images._replace(frame_skip=1))
+            game.env = GameOfViews(game.env, images.frame_skip, lambda space: make_deterministic(
+                dataclasses.replace(view, kwargs={"space": space})()))
         game = type(game)(game.env, self.agent_index, self.shows_state, self.limit or math.inf)
         return game if len(game.agents) > 1 else Alone(game)
 

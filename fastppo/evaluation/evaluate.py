@@ -140,8 +140,7 @@ class EvaluationEnvs(Environments):
         active = tuple(active)
         self.now += 1
         rows = [row for e in active for row in self._acting(e)]
-        noise = None if deterministic else np.concatenate([self._noise(row) for row in rows])
-        taken = dict(zip(rows, self.decide(np.array(rows), noise)))
+        taken = dict(zip(rows, self.decide(np.array(rows), deterministic)))
         for e in active:
             rew, over = self._step(e, taken)
             if not over and self.now - self.running[e].start >= self.limits[e] - 1:
@@ -150,9 +149,16 @@ class EvaluationEnvs(Environments):
                                Set(max_episode_steps=1_000))
             yield e, rew, over
 
-    def decide(self, rows: np.ndarray, noise: np.ndarray | None) -> list[Any]:
-        """The actions of `rows`, with `noise` [n k] sampled ones."""
-        actions, self.states[rows] = self.policy.decide(self.obs[rows], noise, self.states[rows])
+    def decide(self, rows: np.ndarray, deterministic: bool) -> list[Any]:
+        """The actions of `rows`, the likeliest or sampled ones."""
+        return self.decide_by(self.policy, self.states, rows, deterministic)
+
+    def decide_by(self, player: Any, states: np.ndarray, rows: np.ndarray, deterministic: bool
+                  ) -> list[Any]:
+        """The actions of a `player`, whose memory [e s] is in `states`, for `rows`."""
+        noise = None if deterministic else np.concatenate([
+            self._noise(row, player.head) for row in rows])
+        actions, states[rows] = player.decide(self.obs[rows], noise, states[rows])
         return actions
 
     def _acting(self, e: int) -> list[int]:
@@ -182,11 +188,11 @@ class EvaluationEnvs(Environments):
             if not over and (found := self.layout.unusable(self.obs[row])):
                 raise found[1]
 
-    def _noise(self, e: int) -> np.ndarray:
+    def _noise(self, e: int, head: Any) -> np.ndarray:
         """The random numbers [1 k] for this step of the running episode of environment e."""
         first = e - e % self.agents
         number, _, start, _ = self.running[first]
-        head, step = self.policy.head, self.now - start
+        step = self.now - start
         noise = ActionNoise(head.noise, self.seed, number * self.agents + e - first + 1, 1)
         return noise.at(step - step % head.noise_steps if head.noise_steps else 0, Purpose.EVALUATE)
 

@@ -5,7 +5,9 @@ from typing import Any, Iterator, Sequence
 import numpy as np
 
 from fastppo.envs.make import Factory
+from fastppo.errors import Error
 from fastppo.evaluation.evaluate import EvaluationEnvs
+from fastppo.networks.action_heads import Head
 from fastppo.policy import Policy
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import leaf_arrays
@@ -23,16 +25,19 @@ class MatchEnvs(EvaluationEnvs):
         self.opponent = opponent
         self.others = np.zeros((len(self.envs), opponent.memory), np.float32)
 
-    def decide(self, rows: np.ndarray, noise: np.ndarray | None) -> list[Any]:
+    def begin(self, e: int, number: int) -> None:
+        """See EvaluationEnvs."""
+        self.others[e:e + self.agents] = 0.0
+        super().begin(e, number)
+
+    def decide(self, rows: np.ndarray, deterministic: bool) -> list[Any]:
         """See EvaluationEnvs."""
         own = rows % self.agents == [self.seat(row - row % self.agents) for row in rows]
         actions: dict[int, Any] = {}
         for player, states, part in ((self.policy, self.states, own),
                                      (self.opponent, self.others, ~own)):
             if part.any():
-                found, states[rows[part]] = player.decide(
-                    self.obs[rows[part]], noise if noise is None else noise[part],
-                    states[rows[part]])
+                found = self.decide_by(player, states, rows[part], deterministic)
                 actions |= dict(zip(np.flatnonzero(part), found))
         return [actions[i] for i in range(len(rows))]
 
@@ -53,7 +58,7 @@ class MatchEnvs(EvaluationEnvs):
 class RandomPlayer:
     """Plays uniformly random legal actions, in place of a policy."""
 
-    memory = 0
+    memory, head = 0, Head(0)
 
     def __init__(self, layout: ObservationLayout, seed: int):
         self.layout, self.actions = layout, ActionMapping(layout.act_space)
@@ -73,14 +78,19 @@ class Person(RandomPlayer):
 
     def decide(self, rows: np.ndarray, noise: Any, state: np.ndarray
                ) -> tuple[list[Any], np.ndarray]:
-        """See Policy.decide; EOFError where nothing more is typed."""
+        """See Policy.decide; Error where nothing more is typed."""
         chosen = []
         for row in rows[:, None]:
-            legal = np.flatnonzero(self.layout.legal(row)[0]).tolist()
-            print("\n".join(map(board_text, leaf_arrays(row))), flush=True)
-            while (text := input(f"your action, of {' '.join(map(str, legal))}: ")) not in map(
-                    str, legal):
-                pass
+            mask = self.layout.legal(row)
+            legal = range(self.actions.space.n) if mask is None else np.flatnonzero(mask)
+            print("\n".join(board_text(x) for i, x in enumerate(leaf_arrays(row))
+                            if i != self.layout.mask and x[0].ndim), flush=True)
+            try:
+                while (text := input(f"your action, of {' '.join(map(str, legal))}: ")) not in map(
+                        str, legal):
+                    pass
+            except EOFError:
+                raise Error("the input has ended before the game") from None
             chosen.append([int(text)])
         return self.actions.to_env()(np.array(chosen).reshape(-1, *self.actions.store.shape)), state
 

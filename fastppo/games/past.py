@@ -62,14 +62,15 @@ class PastSelves:
         *past, own = self.ratings.tolist()
         return {ELO: own} | {f"{ELO}_{k}": x for k, x in enumerate(past)}
 
-    def state(self, pending: bool) -> list[np.ndarray]:
-        """What a checkpoint keeps; `pending`: of the time before the last rollout."""
-        ratings = self.before[1] if pending else self.ratings
+    def state(self, iteration: int) -> list[np.ndarray]:
+        """What a checkpoint keeps after a complete `iteration`; a rollout after it does not count.
+        """
+        ratings = self.before[1] if self.before[0] > iteration else self.ratings
         return [ratings, *(self.arena[name] for name in POOL)]
 
     def restore(self, state: Sequence[Any]) -> None:
         """Continues with a `state`; raises an exception if it is none."""
-        for own, x in zip(self.state(False), state, strict=True):
+        for own, x in zip(self.state(self.before[0]), state, strict=True):
             own[:] = x
 
 
@@ -100,7 +101,7 @@ def past_central(kind: type[CentralActor]) -> type[CentralActor]:
             """See CentralActor."""
             part = slice(group.start, group.stop)
             act, logp, val, after = super().choose(t, group, noise, state)
-            for k, rows in rows_of_snapshots(self.arena["against"][part]):
+            for k, rows in rows_of_snapshots(self.arena["against"][t, part]):
                 act[rows], _, _, after[rows] = self.selves[k].act(
                     self.obs[t][part][rows], noise[rows], state[rows])
             return act, logp, val, after

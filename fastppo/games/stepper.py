@@ -36,6 +36,7 @@ class Games(Serial):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.born = [0] * len(self.envs)
+        self.against = np.full(len(self.envs), -1, np.int8)  # of the running games
         self.limits = [seat.game.limit for seat in self.envs]
         absent = [np.zeros_like(x[0]) for x in leaf_arrays(self.writer.staging)]
         if self.layout.mask is not None:  # every action counts as legal
@@ -51,7 +52,12 @@ class Games(Serial):
         return restarted
 
     def _record_acting(self, t: int, group: range) -> None:
-        """Records who acts in step t."""
+        """Records who acts in step t.
+
+        An interrupt may make actors act again in a step in which some games have already ended.
+        """
+        part = slice(group.start, group.stop)
+        self.views.against[t, part] = self.against[part]
         for e in range(group.start, group.stop, self.agents):
             self.views.acting[t, e:e + self.agents] = self.envs[e].game.alive
 
@@ -63,7 +69,7 @@ class Games(Serial):
         self.envs[e].game.limit = min(self.limits[e], begins.limit)
         self.born[e:e + self.agents] = [begins.start] * self.agents
         if self.rules.past:
-            self.views.against[e:e + self.agents] = opponents(
+            self.against[e:e + self.agents] = opponents(
                 self.seed, self.rules.past, self.number(e), begins.number, self.agents)
         self.running[e:e + self.agents] = [begins] * self.agents
 
@@ -85,7 +91,7 @@ class Games(Serial):
         game, part, rewards = self.envs[e].game, slice(e, e + self.agents), self.recorder.rewards[t]
         self.views.valid[t, part], rewards[part] = game.alive, 0.0
         if self.rules.past:
-            self.views.valid[t, part] &= self.views.against[part] < 0
+            self.views.valid[t, part] &= self.views.against[t, part] < 0
         if self.note is not None:
             self.note(self.now - self.running[e].start, e)
         try:
@@ -114,7 +120,7 @@ class Games(Serial):
 
     def _record_duel(self, t: int, e: int) -> None:
         """Records how the policy has done in a game against a snapshot."""
-        against = self.views.against[e:e + self.agents].tolist()
+        against = self.views.against[t, e:e + self.agents].tolist()
         if max(against) >= 0:
             self.views.duels[t, e] = max(against), self.envs[e].game.score(against.index(-1))
 
@@ -183,22 +189,27 @@ def game_info(game: Game) -> dict[str, float]:
 
 
 class PastLocalActor(LocalActor):
-    """A LocalActor in which snapshots act for their rows, `against` [e]; -1: the policy itself."""
+    """A LocalActor in which snapshots act for their rows, see RolloutViews.against."""
 
     def __init__(self, arena: Arena, first: int, last: int, *rest: Any):
         super().__init__(arena, first, last, *rest)
-        self.against, self.pool = arena["against"][first:last], [arena[name] for name in POOL]
+        self.against, self.pool = arena["against"][:, first:last], [arena[name] for name in POOL]
 
     def start(self, iteration: int) -> None:
         """See LocalActor; reads the snapshots, too."""
         super().start(iteration)
         self.selves = [self.read(*parts) for parts in zip(*self.pool)]
 
+    def act(self, t: int, group: range) -> list:
+        """See LocalActor."""
+        self.acting_now = rows_of_snapshots(self.against[t])
+        return super().act(t, group)
+
     def sample(self, weights: Weights, obs: np.ndarray, noise: np.ndarray, act: np.ndarray,
                *outputs: np.ndarray) -> None:
         """See LocalActor."""
         super().sample(weights, obs, noise, act, *outputs)
-        for k, rows in rows_of_snapshots(self.against):
+        for k, rows in self.acting_now:
             chosen, *rest = act[rows], *(np.empty_like(x[:len(rows)]) for x in outputs)
             super().sample(self.selves[k], obs[rows], noise[rows], chosen, *rest)
             act[rows] = chosen

@@ -89,7 +89,7 @@ def run_state(ppo) -> dict[str, Any]:
             "boundary": snapshot_tree(boundary, snapshots.log),
             "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
             "image_scales": image_scales(ppo.policy),
-            "past": ppo.collector.past and ppo.collector.past.state(ppo.pending),
+            "past": ppo.collector.past and ppo.collector.past.state(learner.last_iteration),
             "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
 
 

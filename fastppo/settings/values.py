@@ -218,8 +218,8 @@ def rule_of(one: Field) -> Rule:
     return one.metadata.get("rule") or next(by_type, own)
 
 
-def check_episodes(episodes: Any) -> None:
-    """Raises ConfigError unless `episodes` is a whole number, 1 or more."""
+def check_episodes(episodes: Any, name: str = "episodes") -> None:
+    """Raises ConfigError unless `episodes`, an option of this `name`, is a whole number above 0."""
     if not isinstance(episodes, Integral) or isinstance(episodes, bool) or episodes < 1:
-        raise ConfigError(f"episodes is {episodes!r}, but must be a whole number, 1 or more",
-                          Set(episodes=100))
+        raise ConfigError(f"{name} is {episodes!r}, but must be a whole number, 1 or more",
+                          Set(**{name: 100}))

@@ -61,8 +61,8 @@ class StoredLeaf:
         self.start = choice_starts(leaf.space)
         self.counts = choice_counts(leaf.space) if isinstance(leaf.space, CHOICES) else None
         self.one_hot = self.dtype == np.int32
-        flags = leaf.space.dtype == np.int8 and leaf.space.low.min() == 0 == leaf.space.high.max() - 1
-        self.numeric = self.counts is None and self.dtype != np.bool_ and not flags
+        self.numeric = self.counts is None and self.dtype != np.bool_ and not (
+            leaf.space.dtype == np.int8 and leaf.space.low.min() == 0 == leaf.space.high.max() - 1)
         self.width = int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
         self.like_image = self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
         self.board = self.counts is None and len(self.shape) in (3, 4) and (

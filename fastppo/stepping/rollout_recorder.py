@@ -42,7 +42,7 @@ class RolloutViews(NamedTuple):
     length: np.ndarray  # i64 [t e] its length in steps; 0 where none ended
     same_game: np.ndarray  # bool [t e] the episode that begins after it continues its game
     duels: np.ndarray  # f32 [t e 2] (snapshot, score of the policy) of a game that is over, or NaN
-    against: np.ndarray  # i8 [e] the snapshot that acts; -1: the policy itself
+    against: np.ndarray  # i8 [t+1 e] the snapshot that acts; -1: the policy itself
     fin: np.ndarray  # [e ...] the last final observation
     frames: np.ndarray  # [e f ...] see FrameStore
     infos: np.ndarray  # u1 [bytes] see write_infos
@@ -51,8 +51,8 @@ class RolloutViews(NamedTuple):
     @classmethod
     def of(cls, arena: Arena, first: int, last: int, worker: int = 0) -> "RolloutViews":
         """The views of environments [first, last), which `worker` steps."""
-        return cls(*(arena[name][:, first:last] for name in cls._fields[:-5]),
-                   *(arena[name][first:last] for name in ("against", "fin", "frames")),
+        return cls(*(arena[name][:, first:last] for name in cls._fields[:-4]),
+                   *(arena[name][first:last] for name in ("fin", "frames")),
                    arena["infos"][worker], arena["drawn"][worker])
 
 
@@ -74,7 +74,8 @@ class RolloutRecorder:
         """Continues where the last rollout ended."""
         obs, frames, steps = self.views.obs, self.views.frames, len(self.rewards)
         obs[0] = obs[steps % len(obs)]
-        self.views.acting[0] = self.views.acting[steps]
+        for x in (self.views.acting, self.views.against):
+            x[0] = x[steps]
         if frames.size:  # see FrameStore
             stacks = self.views.stacks
             frames[:, :stacks.shape[2]] = frames[:, steps:]

@@ -27,6 +27,7 @@ def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
     """The lines of a run in a terminal of so many `columns`; `doing` is the current part."""
     width, stats = min(columns, PANEL_WIDTH), now.stats
     value = stats[known_names.EXPLAINED_VARIANCE]
+    elo = [f"{x:,.0f}" for name, x in stats.items() if name.startswith(known_names.ELO)]
     workers = f"{now.workers} worker{'s' * (now.workers != 1)}" if now.workers else "one process"
     memory = [f"{now.memory / 1e9:.1f} GB"] if now.memory else []
     facts = [workers, *memory, f"lr {number(now.lr)}"]
@@ -36,6 +37,7 @@ def panel(now: Snapshot, doing: str, columns: int) -> list[Text]:
         progress_bar(now, width),
         line("return", return_parts(now), width),
         *sparkline_of_returns(now, width),
+        *[line("elo", [*elo[:1], " ".join(["past", *elo[1:]])], width)] * bool(elo),
         line("speed", speed_parts(now), width),
         *[line("time", [(f"{part} {share:.0%}", "bold" if share > 0.5 else "")
                         for part, share in now.shares.items()], width)] * bool(now.shares),

@@ -49,7 +49,7 @@ def make_arena(config: Config, policy: Policy) -> Arena:
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
         "pool": ("<f4", (kept, params)),
         **dict.fromkeys(("pool_mean", "pool_scale"), ("<f4", (kept, *moments[1]))),
-        "against": ("|i1", (config.rows,)),
+        "against": ("|i1", (config.num_steps + 1, config.rows)),
         "duels": ("<f4", (config.num_steps * (kept > 0), config.rows, 2)),
         **infos_spec(config.num_workers), **workers})
     arena["stacks"].fill(0)  # workers check these numbers before the first rollout

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from asked_of_runs import assert_ratio_is_one, iterations
 from fault_envs import guard, holds
-from games_for_tests import Central, InfoMasked, Masked, Reaching, Scripted, Uneven
+from games_for_tests import (
+    Central,
+    InfoMasked,
+    Masked,
+    Pictured,
+    Reaching,
+    Scripted,
+    Uneven,
+)
 from gymnasium.spaces import Box, Discrete
 from interruption import Interruption
 from optional_packages import NEEDS_EXTENSION
@@ -353,6 +361,7 @@ GAMES = {
     "continuous": (Reaching, {}),
     "central critic": (Central, dict(critic_keys=("state", "agent", "obs"))),
     "masked gru": (InfoMasked, dict(rnn="gru", rnn_size=4, agent_index=False)),
+    "pictures": (Pictured, dict(frame_skip=2, grayscale=True, resize="4x3", frame_stack=3)),
     "limited continuous": (Reaching, dict(max_episode_steps=4, agent_index=False)),
     "past": (Scripted, dict(past=0.6, past_interval=2)),
     "past gru": (InfoMasked, dict(rnn="gru", rnn_size=4, past=0.6, past_interval=1)),
@@ -667,12 +676,6 @@ def test_a_game_without_agents_after_its_reset_is_an_error():
     with PPO(Nobody, **SETTINGS) as ppo:
         with pytest.raises(EnvError, match=r"failed in reset\(\).*the game has no agents"):
             ppo.collect()
-
-
-@pytest.mark.parametrize("settings", [dict(frame_stack=2), dict(frame_skip=2), dict(resize=64)])
-def test_wrappers_of_images_and_stacks_are_refused(settings):
-    with pytest.raises(ConfigError, match="Scripted is a game of several agents, and has no wrap"):
-        PPO(Scripted, **SETTINGS | settings)
 
 
 def test_no_number_that_is_not_finite_resets_a_game():

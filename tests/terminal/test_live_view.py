@@ -11,6 +11,7 @@ from envs_for_tests import Constant
 from rich.console import Console
 
 from fastppo.config import Config
+from fastppo.games.past import PastSelves
 from fastppo.machine import limits
 from fastppo.terminal import hints, live_view
 from fastppo.terminal.hints import Hints
@@ -85,6 +86,12 @@ def test_the_limit_is_beside_the_speed_in_a_narrow_terminal():
 def test_an_environment_is_solved_from_the_threshold_of_the_registry(mean, words):
     now = NOW._replace(stats=STATS | {"charts/episodic_return": mean})
     assert text_of(now)[1].startswith(f"return    {words}")
+
+
+def test_games_against_past_selves_have_their_ratings():
+    stats = STATS | PastSelves({"duels": None}, 10).stats() | {"games/elo": 1_042.6}
+    assert text_of(NOW._replace(stats=stats), 80)[3] == (
+        "elo       1,043   past 1,000 1,000 1,000 1,000 1,000 1,000 1,000 1,000")
 
 
 def test_what_is_not_known_is_left_out():
