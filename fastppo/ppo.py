@@ -86,8 +86,8 @@ class PPO(Run):
                 stats = self.learner.update(rollout, self.coefficients, self.progress.iteration - 1)
         return stats | {"losses/explained_variance": explained_variance(rollout, self.ranks)}
 
-    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None, report=None,
-                 **others) -> "Evaluation":
+    def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None, report=None
+                 ) -> "Evaluation":
         """Plays episodes in environments of their own; always the same ones, training is untouched.
 
         `env`: an id or callable to play in, needed if a VectorEnv was trained on; ConfigError if it
@@ -96,7 +96,7 @@ class PPO(Run):
         """
         from fastppo.evaluation.evaluator import evaluate_trainer
         with torch_threads(self.config.torch_threads, self.tf32):
-            return evaluate_trainer(self, episodes, deterministic, env, report, others)
+            return evaluate_trainer(self, episodes, deterministic, env, report)
 
     def predict(self, obs: Any = None, *options: Any, **others: Any) -> Any:
         """The action of the policy as it is for one observation or a batch; see Policy.predict."""

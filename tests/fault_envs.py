@@ -176,6 +176,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
     from fastppo.machine.shared_memory import Arena
     from fastppo.spaces.actions import ActionMapping
     from fastppo.spaces.observations import ObservationLayout
+    from fastppo.stepping.actors import LocalActor
     from fastppo.stepping.environments import NO_RULES
     from fastppo.stepping.rollout_recorder import infos_spec
     from fastppo.vecenv import Serial
@@ -189,12 +190,15 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
                    "act": ("<i8", te), "raw": ("<f4", te), "term": ("|b1", te),
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
                    "val": ("<f4", te), "nxt": ("<f4", te), "valid": ("|b1", te),
-                   "same_game": ("|b1", te), "frames": ("|u1", (0, 0)),
-                   "stacks": ("<i8", (0, envs, 0)), "times": ("<f8", (envs + 1, 3)),
+                   "same_game": ("|b1", te), "acting": ("|b1", (steps + 1, envs)),
+                   "duels": ("<f4", (0, envs, 2)), "against": ("|i1", (envs,)),
+                   "frames": ("|u1", (0, 0)), "stacks": ("<i8", (0, envs, 0)),
+                   "times": ("<f8", (envs + 1, 3)),
                    **infos_spec(workers), **protocol_spec(workers, 1)})
     arena["length"].fill(0)
     seen, acts = ObservationLayout(Box(-np.inf, np.inf, (2,)), ACTIONS), ActionMapping(ACTIONS)
-    make = partial(make_worker_serial, groups, None, seen, acts, 7, NO_RULES, None, 0, 1, Serial)
+    make = partial(make_worker_serial, groups, None, seen, acts, 7, NO_RULES, None, 0, 1, Serial,
+                   LocalActor)
     timeouts = {"step_timeout": 0, "reset_timeout": 0} | timeouts
     team = WorkerTeam(make, factories, workers, arena, 1, **timeouts)
     return WorkerVecEnv(team, steps, None), arena

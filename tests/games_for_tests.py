@@ -1,4 +1,4 @@
-"""Games for tests: PettingZoo's interface for parallel games, without the package."""
+"""Games for tests: PettingZoo's interfaces for games, without the package."""
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
@@ -159,3 +159,121 @@ class Pictured(Scripted):
         for picture in seen.values():
             picture[:] = self.rng.integers(256, size=picture.shape)
         return seen
+
+
+class Turns:
+    """A game in turns, as an AEC; what happens is drawn from its seed and the actions.
+
+    Whose turn is next is drawn, so that a player may come again at once, or never. Rewards come to
+    anybody at any time, also with the reset. All that are left end together with 0.06, one
+    terminates with 0.07, by its own turn more likely, and is truncated with 0.05. A player that has
+    ended is removed by step(None), which comes before all other turns. It sees its number, how many
+    turns there were, how many of its own, and a random number.
+    """
+
+    metadata = {"name": "turns"}
+    possible_agents = ["ann", "bob", "cy"]
+    chances = dict(ann=0.5, bob=0.35, cy=0.15)
+
+    def __init__(self, longest=15):
+        self.longest = longest
+
+    def observation_space(self, agent):
+        return Box(-99, 99, (4,), np.float32)
+
+    def action_space(self, agent):
+        return Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        self.rng = np.random.default_rng(seed)
+        self.now, self.turns = 0, dict.fromkeys(self.possible_agents, 0)
+        self.agents = list(self.possible_agents)
+        self.terminations, self.truncations = (dict.fromkeys(self.agents, False) for _ in range(2))
+        self._cumulative_rewards = {agent: self.rng.integers(3) / 4 for agent in self.agents}
+        self.infos = {agent: {} for agent in self.agents}
+        self._choose()
+
+    def step(self, action):
+        agent = self.agent_selection
+        if self.terminations[agent] or self.truncations[agent]:
+            assert action is None, "a player acts after its end"
+            for known in (self.terminations, self.truncations, self._cumulative_rewards,
+                          self.infos):
+                del known[agent]
+            self.agents.remove(agent)
+        else:
+            self._cumulative_rewards[agent] = 0.0
+            self._play(agent, int(action))
+        self._choose()
+
+    def observe(self, agent):
+        return np.array([self.possible_agents.index(agent), self.now, self.turns[agent],
+                         self.random], np.float32)
+
+    def last(self):
+        agent = self.agent_selection
+        return (self.observe(agent), self._cumulative_rewards[agent], self.terminations[agent],
+                self.truncations[agent], self.infos[agent])
+
+    def agent_iter(self):
+        while self.agents:
+            yield self.agent_selection
+
+    def close(self):
+        pass
+
+    def _play(self, agent, action):
+        self.now += 1
+        self.turns[agent] += 1
+        over = self.rng.random() < 0.06
+        for one in self.agents:
+            if self.rng.random() < 0.4:
+                self._cumulative_rewards[one] += float(action + self.rng.integers(-2, 3)) / 4
+            chance = 0.07 + 0.05 * action * (one == agent)
+            self.terminations[one] = bool(over or self.rng.random() < chance)
+            self.truncations[one] = bool(self.rng.random() < 0.05) or self.now >= self.longest
+
+    def _choose(self):
+        self.random = self.rng.random()
+        ended = [one for one in self.agents if self.terminations[one] or self.truncations[one]]
+        if ended or self.agents:
+            chances = np.array([self.chances[one] for one in ended or self.agents])
+            self.agent_selection = str(self.rng.choice(ended or self.agents,
+                                                       p=chances / chances.sum()))
+
+
+class MaskedTurns(Turns):
+    """Turns, but some actions are illegal, and a player sees its mask beside its observation."""
+
+    def observation_space(self, agent):
+        return Dict(observation=super().observation_space(agent),
+                    action_mask=Box(0, 1, (3,), np.int8))
+
+    def step(self, action):
+        assert action is None or self.legal[action]
+        super().step(action)
+
+    def observe(self, agent):
+        return dict(observation=super().observe(agent), action_mask=self.legal)
+
+    def _choose(self):
+        super()._choose()
+        self.legal = (self.rng.random(3) < 0.5).astype(np.int8)
+        self.legal[self.now % 3] = 1
+        if self.agents and self.terminations[self.agent_selection]:
+            self.legal = np.zeros(3, np.int8)
+
+
+class InfoMaskedTurns(MaskedTurns):
+    """MaskedTurns, but the mask is in the info."""
+
+    def observation_space(self, agent):
+        return Turns.observation_space(self, agent)
+
+    def observe(self, agent):
+        return Turns.observe(self, agent)
+
+    def _choose(self):
+        super()._choose()
+        for info in self.infos.values():
+            info["action_mask"] = self.legal

@@ -45,7 +45,7 @@ class Recorder:
     """The episodes of a run by environment, from its rollouts in order."""
 
     def __init__(self, ppo):
-        self.config, self.same_game = ppo.config, ppo.arena["same_game"]
+        self.config, self.arena = ppo.config, ppo.arena
         self.to_env = ppo.policy.actions.to_env(ppo.config.agents)
         self.rollouts: list[tuple[np.ndarray, ...]] = []
 
@@ -54,7 +54,7 @@ class Recorder:
         act, ended = rollout.act.numpy().copy(), (rollout.term | rollout.trunc).numpy()
         if (agents := self.config.agents) > 1:  # a step has the actions of all agents
             act = act.reshape(len(act), -1, agents, *act.shape[2:])
-            ended = ended & ~self.same_game
+            ended = (self.arena["length"] > 0) & ~self.arena["same_game"]
             ended = ended.reshape(len(act), -1, agents).any(2)
         self.rollouts.append((act, ended, rollout.valid.numpy().copy()))
 
@@ -98,8 +98,9 @@ def env_cost(ppo, recorder: Recorder, seconds: float) -> dict[str, float]:
     for env in envs:
         env.close()
     step, reset = np.median(costs, axis=0)
-    agents = ppo.config.agents  # a step of a game is one of each
-    return {"step": float(step) / agents, "reset": float(reset) / agents}
+    rows = 1.0 if ppo.config.agents == 1 else ppo.config.agents * np.mean(
+        [valid for *_, valid in recorder.rollouts])  # a step of a game is one of all who act
+    return {"step": float(step) / rows, "reset": float(reset) / rows}
 
 
 def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> dict[str, float]:

@@ -7,8 +7,6 @@ import importlib.util
 import pkgutil
 import re
 from fnmatch import fnmatchcase
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Iterable, NamedTuple
 
 import gymnasium as gym
@@ -127,14 +125,6 @@ def register(family: Family) -> None:
     registers = pkgutil.resolve_name(family.module)
     if ":" in family.module:
         registers()
-
-
-def registering_modules(package: ModuleType) -> list[str]:
-    """The modules directly in a package whose text registers ids; they are not imported."""
-    found = [importlib.util.find_spec(part.name) for part in pkgutil.iter_modules(
-        getattr(package, "__path__", ()), f"{package.__name__}.")]
-    return [spec.name for spec in found if str(spec.origin).endswith(".py")
-            and re.search(r"\bregister\(", Path(spec.origin).read_text("utf-8"))]
 
 
 def envpool_ids() -> list[str]:

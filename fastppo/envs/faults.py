@@ -18,6 +18,8 @@ from fastppo.spaces.observations import NonFiniteValue
 CONTRACT = ("step() must take the action, and return (obs, reward, terminated, truncated, info),"
             " reset() must take seed and options by name, and return (obs, info), as its spaces"
             " declare")
+GAME_CONTRACT = ("keep to PettingZoo's interface: parallel_api_test of pettingzoo.test checks it,"
+                 " of an AEC api_test")
 IN_MAIN = "correct the environment; with num_workers=0 a breakpoint() in it works"
 # Parts of the exceptions of other packages whose cause is known, and what mends it.
 KNOWN_FAULTS = {
@@ -95,7 +97,7 @@ def env_error(where: str, field: str, error: BaseException, fix: Fix = IN_MAIN,
     if wrong and isinstance(error, NonFiniteValue) and field == "step()":
         fix = "correct what it returns", *[Set(nan_policy="reset_env")] * (not hasattr(env, "game"))
     elif wrong and field in ("step()", "reset()"):
-        fix = CONTRACT
+        fix = GAME_CONTRACT if hasattr(env, "game") else CONTRACT
     elif isinstance(error, OutOfTime):
         fix = "mend what hangs, or give it more time by reset_timeout"
     spec = getattr(env, "spec", None)

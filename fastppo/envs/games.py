@@ -27,6 +27,9 @@ from fastppo.spaces.leaves import (
     masked_space,
 )
 
+LEFT = "{} has left the game, but neither terminated nor truncated"
+RETURNED = "{} is in the game again after its end"
+
 
 class Turn(NamedTuple):
     """What a step gave to an agent that takes part in the game."""
@@ -97,8 +100,7 @@ class Game(gym.Env):
         obs, rews, terms, truncs, infos = self.env.step(acting)
         self.steps += 1
         there = set(self.env.agents)
-        if unknown := [agent for agent in (*there, *rews) if agent not in self.agents]:
-            raise ValueError(f"{unknown[0]} is not one of the possible_agents")
+        self._check_known(*there, *rews)
         if gone := sorted({*rews} - {*acting} - there):
             raise ValueError(f"{gone[0]} is rewarded, but is not in the game")
         cut = self.steps >= self.limit
@@ -110,10 +112,9 @@ class Game(gym.Env):
             if term or trunc:
                 self.ended.add(self.agents[k])
             elif self.agents[k] not in there:
-                raise ValueError(f"{self.agents[k]} has left the game, but neither terminated nor"
-                                 " truncated")
+                raise ValueError(LEFT.format(self.agents[k]))
         if again := sorted((there & self.ended) - {*acting}):
-            raise ValueError(f"{again[0]} is in the game again after its end")
+            raise ValueError(RETURNED.format(again[0]))
         self.alive = [agent in there and agent not in self.ended and not cut
                       for agent in self.agents]
         seen = [alive or k in turns for k, alive in enumerate(self.alive)]
@@ -124,6 +125,10 @@ class Game(gym.Env):
         high a one, 0 with a lower one.
         """
         return (np.sign(np.round(self.totals[k] - np.mean(self.totals), 6)) + 1) / 2
+
+    def _check_known(self, *agents: str) -> None:
+        if unknown := [agent for agent in agents if agent not in self.agents]:
+            raise ValueError(f"{unknown[0]} is not one of the possible_agents")
 
     def render(self) -> Any:
         """The frame of the game."""
@@ -188,21 +193,28 @@ class TurnGame(Game):
                 env.terminations[agent], env.truncations[agent] or cut, env.infos[agent]
             k = self.agents.index(agent)
             obs[k], over = self._observation(k, seen, info), term or trunc
+            self.totals[k] += float(rew)
             if self.counts[k]:
                 turns[k] = Turn(rew, term, trunc)
-                self.totals[k] += float(rew)
             if not over:
                 alive[k] = True
                 break
             self.ended.add(agent)
             if not cut:
                 env.step(None)
+        for agent, count in zip(self.agents, self.counts):
+            if count and agent not in self.ended and agent not in env.agents:
+                raise ValueError(LEFT.format(agent))
         self.alive = alive
         return obs, turns
 
     def _selected(self) -> Iterator[str]:
         while self.env.agents:
-            yield self.env.agent_selection
+            agent = self.env.agent_selection
+            self._check_known(agent, *self.env.agents, *self.env._cumulative_rewards)
+            if agent in self.ended:
+                raise ValueError(RETURNED.format(agent))
+            yield agent
 
 
 class Seat(gym.Env):
@@ -216,8 +228,9 @@ class Seat(gym.Env):
 
     def step(self, actions: Sequence[Any]):
         """(observations by row, mean reward, whether the game is over, False, {}) of a step."""
-        obs, turns = self.game.step(actions)
-        rew = sum(float(turn.rew) for turn in turns.values()) / len(self.game.agents)
+        given = sum(self.game.totals) if self.game.steps else 0.0  # also with the reset
+        obs, _ = self.game.step(actions)
+        rew = (sum(self.game.totals) - given) / len(self.game.agents)
         return obs, rew, not any(self.game.alive), False, {}
 
     @property
@@ -354,9 +367,10 @@ def as_game(env: Any) -> Game:
     """The Game of a ParallelEnv or an AEC; ConfigError for an AEC whose agents act at once."""
     if not hasattr(env, "agent_iter"):
         return Game(env)
-    if (env.metadata or {}).get("is_parallelizable"):
-        raise ConfigError(f"{env} is the AEC of a game whose agents act at once",
-                          f"give its ParallelEnv: {env}.parallel_env")
+    if (about := env.metadata or {}).get("is_parallelizable"):
+        name = about.get("name", type(env).__name__)
+        raise ConfigError(f"{name} is the AEC of a game whose agents act at once", (
+            f"give its ParallelEnv: {name}.parallel_env", "pettingzoo.utils.aec_to_parallel(env)"))
     return TurnGame(env)
 
 

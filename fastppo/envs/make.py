@@ -1,7 +1,6 @@
 """Makes environments from an id, class or callable."""
 
 import dataclasses
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -18,14 +17,12 @@ from fastppo.config import default_of, having
 from fastppo.envs import atari, faults, masks
 from fastppo.envs.families import (
     FAMILIES_KNOWN,
-    entry_module,
     envpool_ids,
     family_of,
     family_of_id,
     family_with,
     is_installed,
     register,
-    registering_modules,
 )
 from fastppo.envs.images import UNCHANGED, ImageOptions, ImagePreprocessing
 from fastppo.envs.wrappers import make_deterministic, read_mission, stack_frames
@@ -34,7 +31,6 @@ from fastppo.errors import (
     ConfigError,
     EnvError,
     Error,
-    Fix,
     Omit,
     Set,
     SpaceError,
@@ -318,17 +314,7 @@ def _find_spec(name: str, setting: str) -> EnvSpec:
         return gym.spec(env_id)
     except gym.error.Error as error:
         what = f"{what}: " * (setting == "eval_env") + f"there is no environment {name!r}"
-        raise ConfigError(f"{what}: {error}", _nearest(module, env_id, setting)) from error
-
-
-def _nearest(module: str, env_id: str, setting: str) -> Fix:
-    """The id like `env_id` that a module registers, or the modules in it that register ids."""
-    if not module:
-        return Set(vec="envpool") if env_id in envpool_ids() else (
+        fix = "" if module else Set(vec="envpool") if env_id in envpool_ids() else (
             f"{program()} envs lists them; for your own give its module, too: module:MyEnv or"
             " package:Id-v0")
-    top = module.partition(".")[0]
-    ids = [spec.id for spec in gym.registry.values() if entry_module(spec).startswith(top)]
-    names = [f"{module}:{one}" for one in difflib.get_close_matches(env_id, ids, 1)] if ids else [
-        f"{part}:{env_id}" for part in registering_modules(sys.modules[module])]
-    return tuple(Set(**{setting: one}) for one in names)
+        raise ConfigError(f"{what}: {error}", fix) from error

@@ -139,7 +139,7 @@ class EvaluationEnvs(Environments):
         """
         active = tuple(active)
         self.now += 1
-        rows = [row for e in active for row in self._acting(e)]
+        rows = [row for e in active for row in self.acting(e)]
         taken = dict(zip(rows, self.decide(np.array(rows), deterministic)))
         for e in active:
             rew, over = self._step(e, taken)
@@ -161,7 +161,7 @@ class EvaluationEnvs(Environments):
         actions, states[rows] = player.decide(self.obs[rows], noise, states[rows])
         return actions
 
-    def _acting(self, e: int) -> list[int]:
+    def acting(self, e: int) -> list[int]:
         """The rows that act in the next step of environment e."""
         return [e] if self.agents == 1 else [
             e + k for k, alive in enumerate(self.envs[e].game.alive) if alive]

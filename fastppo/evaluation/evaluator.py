@@ -10,10 +10,10 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from fastppo.config import Config
 from fastppo.envs.source import EnvSource
-from fastppo.errors import CheckpointError, ConfigError, EnvError
+from fastppo.errors import CheckpointError, EnvError
 from fastppo.evaluation.evaluate import Evaluation, evaluate, evaluation_factories
 from fastppo.machine.stderr import episode_status, note
-from fastppo.settings.known_names import BEST_FILE, EVAL_RETURN, EVALUATION, unknown_names
+from fastppo.settings.known_names import BEST_FILE, EVAL_RETURN, EVALUATION
 
 
 class Best(NamedTuple):
@@ -99,15 +99,12 @@ def evaluator_of(sinks: Sequence[Any]) -> Evaluator | None:
 
 
 def evaluate_trainer(ppo, episodes: int, deterministic: bool, env: Any,
-                     report: Callable[[Any], None] | None, others: dict[str, Any]) -> Evaluation:
-    """See PPO.evaluate; `others` are arguments that it does not have: ConfigError.
+                     report: Callable[[Any], None] | None) -> Evaluation:
+    """See PPO.evaluate.
 
     The episodes are shown if that is asked for, but not while `learn` runs, which shows the part
     that it is in.
     """
-    if others:
-        raise ConfigError(*unknown_names("evaluate has no argument", others, (
-            "episodes", "deterministic", "env", "report")))
     shows = ppo.config.progress in ("live", "lines") and not ppo.hooks.iteration
     with episode_status(episodes) if report is None and shows else nullcontext(
             report or (lambda returns: None)) as report:

@@ -159,10 +159,14 @@ def play_episodes(policy: Policy, make: Factory, steps: int = STEPS) -> Recordin
     """`steps` steps of the policy in a new environment, episode after episode.
 
     Frames are stacked as in the policy's space. Raises EnvError if the environment fails,
-    InputError if its spaces are not those of the policy, SpaceError for one without support.
+    InputError for a game and if its spaces are not those of the policy, SpaceError for one without
+    support.
     """
     make.masked = policy.observer.layout.mask is not None
-    env, = make_envs([make])
+    env, *others = make_envs([make])
+    if others:
+        raise InputError(f"{make.name} is a game of several agents, and a graph is checked on"
+                         " environments of one", "leave --env_name out")
     try:
         ours, theirs = (leaves(layout.network_space)[0].space.shape for layout in (
             policy.observer.layout, ObservationLayout(*spaces_of(env))))

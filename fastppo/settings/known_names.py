@@ -41,9 +41,9 @@ PART_NAMES = {"collect": "collecting", "update": "updating", EVALUATION: "evalua
 NEAR = 0.75  # similarity from which a name is proposed: one or two letters are wrong
 
 
-def unknown_names(what: str, names: Iterable[str], known: Iterable[str], verb: str | None = None
+def unknown_names(what: str, names: Iterable[str], known: Iterable[str], verb: str
                   ) -> tuple[str, str]:
-    """(`what` with all `names` that nobody knows, the fix): the nearest of the `known`, or all.
+    """(`what` with all `names` that nobody knows, the fix): the nearest of the `known`.
 
     `verb`: they are options of a verb of the command, or settings for "": a page lists them.
     """
@@ -54,8 +54,6 @@ def unknown_names(what: str, names: Iterable[str], known: Iterable[str], verb: s
     what = f"{what} {', '.join(names)}"
     if near:
         return what, f"did you mean {', '.join(near)}?"
-    if verb is None:
-        return what, f"it has {', '.join(known)}"
     if verb:
         return what, f"{program()} {verb} --help lists them"
     page = f"{program()} --help-all" if dashes else "help(fastppo.PPO)"

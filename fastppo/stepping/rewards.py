@@ -3,10 +3,11 @@
     raw  ->  times reward_scale  ->  sign (clip_rewards)  ->  over the std of returns (norm_rewards)
 
 In games whose agents act one after the other, rewards and the end of an agent may come in a step in
-which another one acts. They are recorded there, and become those of the agent's last turn:
+which another one acts. They are recorded there, all of a turn at once, and become those of the
+agent's last turn:
 
     step     0    1    2    3         player 0 has its turns in steps 0 and 2, player 1 in 1 and 3
-    raw[0]   0    .   +1   -5    ->   raw[0] of its turns: 0 and -4
+    raw[0]   0   +1    0   -5    ->   raw[0] of its turns: +1 and -5
 """
 
 import logging
@@ -71,17 +72,14 @@ def settle_turns(arena: Arena) -> None:
     """Gives each turn of a rollout what its agent gets until the next one, and fills nxt.
 
     Where `acting` is false is no turn. A turn whose outcome is open at the end of the rollout
-    becomes invalid; its value is that to which the turn before leads. Run again, it changes nothing
-    but `raw`, which a rollout that is run again writes first.
+    becomes invalid; its value is that to which the turn before leads. Again, it changes nothing.
     """
     raw, term, trunc, valid, val, nxt, acting = (
         arena[name] for name in ("raw", "term", "trunc", "valid", "val", "nxt", "acting"))
     turns, steps, envs = acting[:-1], np.arange(len(raw))[:, None], np.arange(raw.shape[1])
     last = np.maximum.accumulate(np.where(turns, steps, -1))  # turn of the row until each step
     t, e = np.nonzero(~turns & (last >= 0) & (term | trunc | (raw != 0)))
-    np.add.at(raw, (last[t, e], e), raw[t, e])
-    t, e = np.nonzero(~turns & (last >= 0) & (term | trunc))
-    for x in (term, trunc, nxt):
+    for x in (raw, term, trunc, nxt):
         x[last[t, e], e] = x[t, e]
     ended = term | trunc
     is_open = ~acting[-1] & ~ended[last[-1], envs]

@@ -141,7 +141,9 @@ class FramePainter:
                             else Image.Resampling.LANCZOS)
 
     def _panel(self, size: tuple[int, int]) -> Image.Image:
-        seen = network_view(self.envs.policy, self.envs.obs[:1], self.envs.states[:1])
+        row, = (self.envs.acting(0) or [0])[:1]  # of a game, the first that acts next
+        part = slice(row, row + 1)
+        seen = network_view(self.envs.policy, self.envs.obs[part], self.envs.states[part])
         self.limits = np.maximum(self.limits, seen.limits)  # scales that only grow do not flicker
         return Panel(size).draw(seen._replace(limits=self.limits, names=self.names))
 

@@ -14,10 +14,12 @@ from unittest import mock
 import gymnasium as gym
 import pytest
 import torch
+from games_for_tests import Scripted, Turns
 
 from fastppo.benchmark import measure_one, peers, session, table
 from fastppo.cli import command_line, main
 from fastppo.cli.bench import Bench
+from fastppo.envs.make import make_factory
 from fastppo.errors import ConfigError, EnvError, Omit, Set
 from fastppo.gpu.device_actor import ObservationMirror
 from fastppo.machine import limits
@@ -67,6 +69,27 @@ def test_the_limit_plays_the_recorded_episodes_again_without_gymnasiums_wrappers
             bare.reset(seed=seed)
             ends = [any(bare.step(action)[2:4]) for action in actions]
             assert not any(ends[:-1]) and (ends[-1] or len(ends) == 15)  # without the TimeLimit
+
+
+@pytest.mark.parametrize("make", [Scripted, Turns])
+def test_the_limit_plays_the_recorded_games_again(trainer, make):
+    ppo = trainer(make, num_steps=40)
+    recorder, played = measure_one.Recorder(ppo), 0
+    for _ in range(3):
+        recorder.take(ppo.collect())
+        ppo.update(ppo.rollout)
+    for e in range(ppo.config.num_envs):
+        game = measure_one.without_wrappers(make_factory(make)())
+        for seed, actions in recorder.episodes(e)[:-1]:  # the last one is unfinished
+            game.reset(seed=seed)
+            for action in actions:
+                assert any(game.alive)
+                game.step(action)
+            assert not any(game.alive)
+            played += 1
+    assert played > 20
+    cost = measure_one.env_cost(ppo, recorder, 0.0)
+    assert 0 < cost["step"] < cost["reset"] * 99
 
 
 def test_an_environments_own_wrappers_stay_in_the_limit():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from games_for_tests import Scripted
+from games_for_tests import Scripted, Turns
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo import PPO
@@ -31,15 +31,36 @@ def returns_by_hand(ppo, seed):
     return totals, steps
 
 
-def test_the_return_of_a_game_is_the_mean_of_its_agents():
-    with PPO(Scripted, **SETTINGS) as ppo:
+def returns_of_turns_by_hand(ppo, seed):
+    """The same of a game in turns: with what a player is given before its first one."""
+    game, totals, steps = Turns(), {}, 0
+    states = np.zeros((3, ppo.policy.memory), np.float32)
+    game.reset(seed=seed)
+    for agent in game.agent_iter():
+        obs, rew, term, trunc, _ = game.last()
+        totals[agent], action = totals.get(agent, 0.0) + rew, None
+        if not (term or trunc):
+            k = game.possible_agents.index(agent)
+            rows = ppo.policy.observer.layout.rows([{AGENT: k, OBS_KEY: obs}])
+            (action,), states[[k]] = ppo.policy.decide(rows, None, states[[k]])
+            steps += 1
+        game.step(action)
+    return totals, steps
+
+
+@pytest.mark.parametrize("make, by_hand, memory", [
+    (Scripted, returns_by_hand, {}), (Turns, returns_of_turns_by_hand, {}),
+    (Turns, returns_of_turns_by_hand, dict(rnn="gru", rnn_size=4))])
+def test_the_return_of_a_game_is_the_mean_of_its_agents(make, by_hand, memory):
+    with PPO(make, **SETTINGS | memory) as ppo:
         ppo.update(ppo.collect())
         found = ppo.evaluate(7)
         again = ppo.evaluate(7)
         assert found.returns.tolist() == again.returns.tolist()
         for k in range(7):
-            totals, steps = returns_by_hand(ppo, episode_seed(3, Purpose.EVALUATE, 0, k))
-            assert found.returns[k] == pytest.approx(sum(totals.values()) / 4)
+            totals, steps = by_hand(ppo, episode_seed(3, Purpose.EVALUATE, 0, k))
+            assert found.returns[k] == pytest.approx(
+                sum(totals.values()) / len(make.possible_agents))
             assert found.lengths[k] == steps
 
 
@@ -81,18 +102,29 @@ class Breaks(Scripted):
         return super().step(actions)
 
 
+class BreaksInTurns(Turns):
+    """Fails in its fourth turn, where two are left."""
+
+    def step(self, action):
+        if self.now >= 3 and len(self.agents) == 2 and action is not None:
+            raise RuntimeError("two are left")
+        super().step(action)
+
+
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=NEEDS_EXTENSION)])
 @pytest.mark.parametrize("norm_obs", [False, True])  # with a warm-up it fails there
+@pytest.mark.parametrize("make", [Breaks, BreaksInTurns])
 def test_a_bundle_has_the_actions_of_all_agents_and_its_replay_fails_again(
-        command, monkeypatch, tmp_path, workers, norm_obs):
-    monkeypatch.setattr("envs_for_tests.Under", Breaks, raising=False)
-    with PPO(Breaks, **SETTINGS | dict(num_workers=workers), norm_obs=norm_obs,
+        command, monkeypatch, tmp_path, workers, norm_obs, make):
+    monkeypatch.setattr("envs_for_tests.Under", make, raising=False)
+    with PPO(make, **SETTINGS | dict(num_workers=workers), norm_obs=norm_obs,
              run_dir=str(tmp_path)) as ppo:
         with pytest.raises(EnvError, match="two are left") as caught:
             ppo.learn()
     place = caught.value.places[0]
     path = next(tmp_path.glob(f"fault-env{place.env}-*.bundle"))
-    assert read_bundle(path).history.actions.shape == (place.step + 1, 4)
+    assert read_bundle(path).history.actions.shape == (
+        place.step + 1, len(make.possible_agents))
     code, out, _ = command("replay", str(path), "--env_name=envs_for_tests:Under")
     assert code == 0 and f"step      {place.step}, with the action [" in out
     assert "again     environment" in out and "RuntimeError: two are left" in out

@@ -732,19 +732,12 @@ def test_an_attribute_that_nobody_has_and_an_error_in_a_property_are_as_ever(tra
         _ = ppo.score
 
 
-@pytest.mark.parametrize("name, fix", [
-    ("episode", "did you mean episodes?"), ("xyzzy", "it has [a-z_, ]*episodes"),
-    ("n_eval_episodes", "it has [a-z_, ]*episodes")])
-def test_an_argument_that_a_trainers_evaluation_does_not_have_is_answered(trainer, name, fix):
-    with pytest.raises(ConfigError, match=rf"evaluate has no argument {name}\n  fix: {fix}"):
-        trainer("CartPole-v1").evaluate(**{name: 3})
-
-
 def test_an_argument_that_a_policy_does_not_take_is_pythons_error(trainer, tmp_path):
     ppo = trainer("CartPole-v1")
     ppo.save(path := tmp_path / "policy.safetensors")
     policy, obs = load(path), np.zeros(4, np.float32)
     for call, name in ((lambda **x: policy.evaluate(**x), "n_eval_episodes"),
+                       (lambda **x: ppo.evaluate(**x), "episode"),
                        (lambda **x: policy.predict(obs, **x), "episode_start"),
                        (lambda **x: ppo.predict(obs, **x), "action_masks"),
                        (lambda **x: load(path, **x), "env")):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from asked_of_runs import weights
 from envs_for_tests import Chance, Fenced, legal_places
+from games_for_tests import MaskedTurns, Scripted
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import nn
 from torch.distributions import Categorical
@@ -440,6 +441,16 @@ def test_the_command_names_every_input_in_the_order_in_which_a_graph_takes_them(
     graph = torch.jit.load("model.pt")
     given = [torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3, 4), torch.zeros(2, 16)]
     assert [list(x.shape) for x in graph(*given)] == [[2], [2, 16]]
+
+
+@pytest.mark.parametrize("make", [Scripted, MaskedTurns])
+def test_the_policy_of_a_game_is_checked_on_samples(make, trainer, said):
+    ppo = trainer(make)
+    with pytest.raises(InputError, match=f"{make.__name__} is a game of several agents"):
+        written(ppo.policy, "a.pt", make_factory(make))
+    ppo.save("model.safetensors")
+    code, out, err = said("model.safetensors", "--output=a.pt")
+    assert (code, err) == (0, "") and "300 samples of its observation space" in out
 
 
 def forge(path: str, **settings):

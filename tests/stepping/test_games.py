@@ -3,26 +3,38 @@
 import os
 import signal
 from collections import defaultdict
-from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from asked_of_runs import assert_ratio_is_one, iterations
 from fault_envs import guard, holds
+from games_by_definition import (
+    NEAR,
+    Definition,
+    assert_advantages,
+    assert_ends,
+    assert_moments,
+    bits,
+    followed,
+    stretches,
+)
 from games_for_tests import (
     Central,
     InfoMasked,
+    InfoMaskedTurns,
     Masked,
+    MaskedTurns,
     Pictured,
     Reaching,
     Scripted,
+    Turns,
     Uneven,
 )
 from gymnasium.spaces import Box, Discrete
 from interruption import Interruption
 from optional_packages import NEEDS_EXTENSION
 
-from fastppo import PPO, reference
+from fastppo import PPO
 from fastppo.errors import CheckpointError, ConfigError, EnvError, SpaceError, WorkerError
 from fastppo.machine.kernels import Purpose, episode_seed
 from fastppo.trainer.callbacks import rollout_collected
@@ -30,108 +42,6 @@ from fastppo.workers import team
 
 SETTINGS = dict(preset="none", seed=3, num_envs=3, num_steps=16, num_minibatches=2, epochs=1,
                 hidden_sizes=(4,), total_steps=10**6, norm_rewards=True, num_workers=0)
-NEAR = dict(rtol=1e-5, atol=1e-5)
-
-
-class Step(NamedTuple):
-    """What an agent that took part in a step saw before it and after, and was given."""
-
-    obs: Any
-    rew: float
-    term: bool
-    trunc: bool
-    after: Any
-
-
-class Ended(NamedTuple):
-    """An agent, or a game, that has ended: its row, step of the rollout, return and length."""
-
-    row: int
-    t: int
-    total: float
-    length: int
-
-
-class Definition:
-    """Games played one after the other by recorded actions, with no code of fastppo but seeds."""
-
-    def __init__(self, make, config, longest=np.inf):
-        self.envs, self.seed = [make() for _ in range(config.num_envs)], config.seed
-        self.names, self.longest = self.envs[0].possible_agents, longest
-        self.begun = [0] * config.num_envs
-        self.totals, self.counts = defaultdict(float), defaultdict(int)
-        self.lengths, self.returns, self.seen = {}, {}, {}
-        self.games = []  # (length, {agent: return}) of those that are over
-        for g in range(config.num_envs):
-            self.begin(g)
-
-    def begin(self, g):
-        """Begins the next game of number g: `seen` [row] is what the agents that act see."""
-        seed = episode_seed(self.seed, Purpose.ENV_SEED, g, self.begun[g])
-        self.begun[g] += 1
-        self.lengths[g], self.returns[g] = 0, {}
-        for agent, obs in self.envs[g].reset(seed=seed)[0].items():
-            self.seen[self.row(g, agent)] = obs
-
-    def row(self, g, agent):
-        """The row of an agent of game g."""
-        return g * len(self.names) + self.names.index(agent)
-
-    def follow(self, act):
-        """({(t, row): Step}, [Ended of agents]) of the actions [t rows] of a rollout."""
-        steps, ended = {}, []
-        for t, chosen in enumerate(act):
-            for g in range(len(self.envs)):
-                self.step(g, t, chosen, steps, ended)
-        return steps, ended
-
-    def step(self, g, t, chosen, steps, ended):
-        """Step t of game g."""
-        there = {agent: self.row(g, agent) for agent in self.names
-                 if self.row(g, agent) in self.seen}
-        obs, rews, terms, truncs, _ = self.envs[g].step(
-            {agent: chosen[row] for agent, row in there.items()})
-        self.lengths[g] += 1
-        cut = self.lengths[g] >= self.longest
-        for agent, row in there.items():
-            over = truncs[agent] or cut
-            steps[t, row] = Step(self.seen.pop(row), rews[agent], terms[agent], over, obs[agent])
-            self.totals[row] += rews[agent]
-            self.counts[row] += 1
-            if terms[agent] or over:
-                self.returns[g][agent] = self.totals.pop(row)
-                ended.append(Ended(row, t, self.returns[g][agent], self.counts.pop(row)))
-        for agent in [] if cut else self.envs[g].agents:
-            self.seen[self.row(g, agent)] = obs[agent]
-        if cut or not self.envs[g].agents:
-            self.games.append((self.lengths[g], self.returns[g]))
-            self.begin(g)
-
-
-def followed(ppo, make, rollouts, longest=np.inf):
-    """(rollout, steps, ended, definition) of some iterations, with an update after each."""
-    definition = Definition(make, ppo.config, longest)
-    for _ in range(rollouts):
-        rollout = ppo.collect()
-        steps, ended = definition.follow(rollout.act.numpy())
-        yield rollout, steps, ended, definition
-        ppo.update(rollout)
-
-
-def seen_by(row, obs, definition):
-    """An observation as the policy gets it."""
-    return {"obs": obs, "agent": row % len(definition.names)}
-
-
-def stretches(steps, row, count):
-    """[[(t, Step), ...]] of a row: the steps of one agent after the other."""
-    found = [[]]
-    for t in range(count):
-        if (t, row) in steps:
-            found[-1].append((t, steps[t, row]))
-            if steps[t, row].term or steps[t, row].trunc:
-                found.append([])
-    return [one for one in found if one]
 
 
 @pytest.mark.some(2)
@@ -172,38 +82,6 @@ def assert_rows(rollout, steps, definition):
         assert (rollout.term[t, row], rollout.trunc[t, row]) == (step.term, step.trunc)
     for row in range(obs.shape[1]):
         np.testing.assert_array_equal(obs[-1, row], definition.seen.get(row, np.zeros(4)))
-
-
-def assert_advantages(ppo, rollout, steps, definition):
-    """They are those of each agent's own steps alone, as if there were no others."""
-    config, arrays = ppo.config, {name: getattr(rollout, name).numpy() for name in (
-        "rew", "val", "nxt", "adv", "ret")}
-    for row in range(rollout.valid.shape[1]):
-        for stretch in stretches(steps, row, config.num_steps):
-            at, last = [t for t, _ in stretch], stretch[-1][1]
-            assert at == [*range(at[0], at[-1] + 1)]
-            rew, val, nxt, adv, ret = (arrays[name][at, row] for name in arrays)
-            own = [ppo.policy.value(seen_by(row, step.obs, definition)) for _, step in stretch]
-            np.testing.assert_allclose(val, own, **NEAR)
-            end = np.nan if last.term else ppo.policy.value(
-                seen_by(row, last.after, definition))
-            want = np.append(val[1:], end)
-            np.testing.assert_allclose(nxt, want, **NEAR)
-            flags = [np.array([getattr(step, name) for _, step in stretch])[:, None]
-                     for name in ("term", "trunc")]
-            found = reference.gae(rew[:, None], val[:, None], want[:, None], *flags, True,
-                                  config.gamma, config.gae_lambda)[:, 0]
-            np.testing.assert_allclose(adv, found, **NEAR)
-            np.testing.assert_allclose(ret, found + val, **NEAR)
-
-
-def assert_ends(ppo, ended):
-    """Returns and lengths of the agents are those of the steps in which they took part."""
-    length, total = ppo.arena["length"], ppo.arena["total"]
-    assert {(t, row) for t, row in np.argwhere(length).tolist()} == {
-        (one.t, one.row) for one in ended}
-    for row, t, value, count in ended:
-        assert (length[t, row], total[t, row]) == (count, value)
 
 
 def kinds_of(rollout, steps):
@@ -267,14 +145,6 @@ def test_moments_are_of_what_agents_acted_on_from_the_random_rollout_on(workers,
             assert_moments(ppo.policy.observer, rows)
             rows.append(np.array([step.obs for step in steps.values()]))
         assert_moments(ppo.policy.observer, rows)
-
-
-def assert_moments(observer, rows):
-    """The moments of a policy are those of all `rows`; an agent's number has none."""
-    count, mean, var = reference.moments(rows)
-    assert observer.count.item() == count
-    np.testing.assert_allclose(observer.mean, mean, rtol=1e-9)
-    np.testing.assert_allclose(observer.m2 / observer.count, var, rtol=1e-9)
 
 
 @pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
@@ -366,8 +236,12 @@ GAMES = {
     "past": (Scripted, dict(past=0.6, past_interval=2)),
     "past gru": (InfoMasked, dict(rnn="gru", rnn_size=4, past=0.6, past_interval=1)),
     "past continuous": (Reaching, dict(past=0.6, past_interval=2, norm_obs=True)),
+    "turns": (Turns, {}), "turns limit": (InfoMaskedTurns, dict(max_episode_steps=5)),
+    "turns gru": (MaskedTurns, dict(rnn="gru", rnn_size=4)),
+    "past turns": (MaskedTurns, dict(past=0.6, past_interval=1)),
 }
-IN_MAIN = "gru", "masked gru", "central critic", "past gru"  # what no worker computes
+# What no worker computes:
+IN_MAIN = "gru", "masked gru", "central critic", "past gru", "turns gru"
 each_game = pytest.mark.parametrize("name", GAMES)
 
 
@@ -375,19 +249,6 @@ def made(name, **settings):
     """A PPO of one of GAMES."""
     make, own = GAMES[name]
     return PPO(make, **SETTINGS | own | settings)
-
-
-def bits(ppo, rollout):
-    """All that an iteration has left behind; what is no step is poison, and not compared."""
-    valid, arrays = rollout.valid.numpy(), {}
-    for name in ("act", "logp", "val", "raw", "rew", "nxt", "adv", "ret"):
-        arrays[name] = getattr(rollout, name).numpy()[valid].tobytes()
-    for name in ("obs", "term", "trunc", "valid", "state", "length", "total"):
-        arrays[name] = ppo.arena[name].tobytes()
-    past = ppo.collector.past
-    return {**arrays, "numbers": ppo.episodes.stats(), "past": past and [
-        past.ratings.tobytes(), ppo.arena["pool"].tobytes()], "step": ppo.step,
-            "weights": [x.numpy().tobytes() for x in ppo.policy.state_dict().values()]}
 
 
 @NEEDS_EXTENSION
@@ -452,14 +313,14 @@ def test_games_too_long_to_be_replayed_give_way_to_their_next_ones(workers, tmp_
         assert iterations(ppo, 1, bits)[0]["weights"] == want[0]["weights"]
 
 
-MODULES = ("collect vecenv envs/games games/stepper games/past stepping/replay"
+MODULES = ("collect vecenv envs/games games/stepper games/past stepping/replay stepping/rewards"
            " stepping/environments workers/worker_vecenv")
 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize("workers, acting", [
     (0, "local"), (0, "central"), pytest.param(2, "local", marks=NEEDS_EXTENSION)])
-@pytest.mark.parametrize("name", ["scripted", "masked", "limit", "past"])
+@pytest.mark.parametrize("name", ["scripted", "masked", "limit", "past", "turns", "turns limit"])
 def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(name, workers, acting):
     settings = dict(num_workers=workers, acting=acting, num_steps=8)
     with guard(300), made(name, **settings) as ppo:
@@ -481,15 +342,17 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(name, workers, acting
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["scripted", "turns"])
 @pytest.mark.parametrize("acting", ["local", "central"])
-def test_an_interrupt_at_any_line_of_games_changes_no_bit(acting):
-    settings, modules = dict(acting=acting, num_steps=4, norm_obs=False), "games/stepper"
-    with made("scripted", **settings) as ppo:
+def test_an_interrupt_at_any_line_of_games_changes_no_bit(acting, name):
+    settings = dict(acting=acting, num_steps=4, norm_obs=False)
+    modules = "games/stepper collect stepping/rewards"
+    with made(name, **settings) as ppo:
         with Interruption(-1, modules) as counted:
             want = iterations(ppo, 3, bits)
         want += iterations(ppo, 1, bits)
     for at in range(1, counted.lines, 3):
-        with guard(300), made("scripted", **settings) as ppo:
+        with guard(300), made(name, **settings) as ppo:
             found = []
             with Interruption(at, modules) as strike:
                 while len(found) < 4:
@@ -502,7 +365,7 @@ def test_an_interrupt_at_any_line_of_games_changes_no_bit(acting):
 
 @NEEDS_EXTENSION
 @pytest.mark.some(1)
-@pytest.mark.parametrize("name", ["scripted", "gru", "masks of infos"])
+@pytest.mark.parametrize("name", ["scripted", "gru", "masks of infos", "turns gru"])
 def test_workers_that_start_again_change_no_bit(name, monkeypatch):
     monkeypatch.setattr(team, "PAUSES", (0.0, 0.0, 0.0))
     found = []
