@@ -191,7 +191,7 @@ def make_workers(factories, workers: int, steps: int = 8, **timeouts):
                    "trunc": ("|b1", te), "total": ("<f8", te), "length": ("<i8", te),
                    "val": ("<f4", te), "nxt": ("<f4", te), "valid": ("|b1", te),
                    "same_game": ("|b1", te), "acting": ("|b1", (steps + 1, envs)),
-                   "duels": ("<f4", (0, envs, 2)), "against": ("|i1", (envs,)),
+                   "duels": ("<f4", (0, envs, 2)), "against": ("|i1", (steps + 1, envs)),
                    "frames": ("|u1", (0, 0)), "stacks": ("<i8", (0, envs, 0)),
                    "times": ("<f8", (envs + 1, 3)),
                    **infos_spec(workers), **protocol_spec(workers, 1)})

@@ -74,6 +74,10 @@ PRESETS: dict[str, dict[str, Any]] = {
                           clip_range_vf=0.1, hidden_sizes=(512,), activation="relu",
                           entropy_coef=0.01, norm_obs=False, clip_rewards=True,
                           total_steps=20_000_000, eval_episodes=1),
+    # Chosen on Connect Four (bench/LOG.md).
+    "boards": dict(past=0.4, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,
+                   hidden_sizes=(256, 256), activation="relu", entropy_coef=0.02,
+                   total_steps=3_000_000, eval_episodes=10),
     # Those of CleanRL's ppo_procgen, which has them from [Cobbe 2020, arXiv:1912.01588] with a
     # quarter of the environments. No whole run was measured.
     "procgen": dict(vec="envpool", model="impala", num_envs=64, num_steps=256, epochs=3,
@@ -89,6 +93,7 @@ FAMILIES: dict[str, str] = {
     "MountainCar": "mountaincar", "Reacher": "reacher", "HalfCheetah": "halfcheetah",
     "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
     "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari", "atari/*": "atari_players",
+    "classic/*": "boards",
     **{f"{game}{mode}": "procgen" for game in PROCGEN for mode in ("Easy", "Hard")},
 }
 
