@@ -75,8 +75,8 @@ PRESETS: dict[str, dict[str, Any]] = {
                           entropy_coef=0.01, norm_obs=False, clip_rewards=True,
                           total_steps=20_000_000, eval_episodes=1),
     # Chosen on Connect Four (bench/LOG.md).
-    "boards": dict(past=0.4, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,
-                   hidden_sizes=(256, 256), activation="relu", entropy_coef=0.02,
+    "boards": dict(past=0.5, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,
+                   hidden_sizes=(256, 256), activation="relu", entropy_coef=0.06,
                    total_steps=3_000_000, eval_episodes=10),
     # Those of CleanRL's ppo_procgen, which has them from [Cobbe 2020, arXiv:1912.01588] with a
     # quarter of the environments. No whole run was measured.

@@ -16,7 +16,7 @@ from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.shared_memory import Arena
 from fastppo.networks.action_heads import least_outputs, make_head
-from fastppo.networks.encoders import ActorCritic, ImageEncoder, make_encoder
+from fastppo.networks.encoders import ActorCritic, make_encoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
@@ -28,7 +28,6 @@ log = logging.getLogger("fastppo")
 
 # Bytes of a weight: itself, its gradient and Adam's two moments, in float32.
 WEIGHT_BYTES = 16
-MOST_DENSE = 5_000_000  # weights behind convolutions that are not worth a warning
 
 
 @default_torch()
@@ -130,12 +129,6 @@ def check_network_size(config: Config, seen: ObservationLayout) -> None:
 def make_learner(policy: Policy, config: Config, arena: Arena, ranks: limits.OneProcess) -> Learner:
     """The learner that a resolved Config describes, with its optional parts attached."""
     coefficients_at(config, 1.0)  # a schedule of the user's that fails is an error now, not later
-    for part in policy.net.modules() if config.model in IMAGE_MODELS else ():
-        if isinstance(part, ImageEncoder) and part.dense[0].weight.numel() > MOST_DENSE:
-            log.warning("the dense layer behind the convolutions has %s weights, because images are"
-                        " large%s", f"{part.dense[0].weight.numel():,}",
-                        "\n  fix: resize=84" * (config.vec == "workers"))
-            break
     observer, place = policy.observer, None
     if observer.count.device.type == "cpu":  # they and the normaliser's snapshot are the arena's
         place = torch.from_numpy(arena["params"])

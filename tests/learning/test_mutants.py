@@ -49,12 +49,12 @@ def replace(monkeypatch, place, name, change):
 def one_mask(monkeypatch, done_of):
     """Advantages with bootstraps in the rewards and one mask, which is right if it is `ended`."""
     def change(real):
-        def gae(rew, val, nxt, term, trunc, gamma, lam, adv):
+        def gae(rew, val, nxt, term, trunc, valid, gamma, lam, adv):
             ended = term | trunc
             rew = np.where(trunc & ~term, rew + gamma * nxt, rew).astype(np.float32)
             fresh = np.where(ended, np.roll(val, -1, axis=0), nxt).astype(np.float32)
             done = np.ascontiguousarray(done_of(ended))
-            real(rew, val, fresh, done, np.zeros_like(done), gamma, lam, adv)
+            real(rew, val, fresh, done, np.zeros_like(done), valid, gamma, lam, adv)
         return gae
     replace(monkeypatch, kernels, "gae", change)
 
@@ -87,8 +87,8 @@ def done_is_ignored(monkeypatch):
 def gamma_is_ignored(monkeypatch):
     """The future counts in full."""
     replace(monkeypatch, kernels, "gae", lambda real: (
-        lambda rew, val, nxt, term, trunc, gamma, *rest: real(
-            rew, val, nxt, term, trunc, 1.0, *rest)))
+        lambda rew, val, nxt, term, trunc, valid, gamma, *rest: real(
+            rew, val, nxt, term, trunc, valid, 1.0, *rest)))
 
 
 def of_other_rows(monkeypatch, names, move):

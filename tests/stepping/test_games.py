@@ -207,18 +207,23 @@ class Fixed(Scripted):
 
 
 def test_metrics_count_games_and_have_the_return_of_each_agent():
+    of_games, lengths = defaultdict(list), []  # of the four agents that each game has
     with PPO(Fixed, **SETTINGS) as ppo:
-        for rollout, _, _, one in followed(ppo, Fixed, 4):
+        for rollout, _, ended, one in followed(ppo, Fixed, 4):
             rollout_collected(ppo, rollout)
             definition = one
+            for end in ended:
+                of_games[end.row // 4].append(end)
+        for ends in of_games.values():
+            lengths += ends[:len(ends) // 4 * 4]
         stats, games = ppo.episodes.stats(), definition.games
     assert stats["charts/episodes"] == len(games) and 10 < len(games) < 100
     assert stats["charts/episodic_length"] == np.mean([length for length, _ in games])
     means = {f"env/{agent}/return": np.mean([returns[agent] for _, returns in games])
              for agent in Fixed.possible_agents}
     returned = np.mean([*means.values()])
-    means |= {f"env/{agent}/length": stats["charts/episodic_length"]
-              for agent in Fixed.possible_agents}
+    means |= {f"env/{agent}/length": np.mean([end.length for end in lengths if end.row % 4 == k])
+              for k, agent in enumerate(Fixed.possible_agents)}
     shown = {name: value for name, value in stats.items() if name.startswith("env/")}
     assert shown == pytest.approx(means)
     assert stats["charts/episodic_return"] == pytest.approx(returned)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from envs_for_tests import Chance
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from fastppo.errors import ConfigError
 from fastppo.machine import limits
@@ -22,23 +22,6 @@ def test_a_network_of_large_images_is_refused_before_it_is_built(trainer, monkey
     monkeypatch.setattr(limits, "free_memory", lambda: 1 << 30)
     with pytest.raises(ConfigError, match=r"(?s)at least 1\d\d,\d{3},\d{3} parameters.*resize"):
         trainer(lambda: Chance(Box(0, 255, (480, 640, 3), np.uint8)), model="cnn")
-
-
-def test_a_wide_dense_layer_behind_convolutions_is_said_once_with_what_shrinks_it(trainer, caplog):
-    class Screen(Chance):
-        """A screen beside variables, as ViZDoom's."""
-
-        def __init__(self):
-            super().__init__(Dict(screen=Box(0, 255, (150, 160, 3), np.uint8), own=Box(0, 1, (2,))))
-
-    ppo = trainer(Screen, shared_critic=False)
-    assert "dense layer behind the convolutions has 7,864,320 weights" in caplog.text
-    assert caplog.text.count("fix: resize=84") == 1
-    with caplog.at_level("WARNING"):
-        caplog.clear()
-        trainer(Screen, resize=84)
-    assert not caplog.text
-    assert ppo.policy.net.actor_body.parts[0].dense[0].weight.numel() == 7_864_320
 
 
 @pytest.mark.parametrize("act_space", [

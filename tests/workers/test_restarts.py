@@ -215,7 +215,7 @@ def test_an_episode_that_fails_twice_at_a_step_is_truncated_before_it(acting):
         assert first.trunc[6, 2] and not first.term[6, 2]
         assert first.valid.all() and first.nxt[6, 2].isfinite()
         ppo.update(first)
-        assert ppo.episodes.faults == {"faults/restarts": 2.0, "faults/truncated": 1.0}
+        assert ppo.episodes.beside == {"faults/restarts": 2.0, "faults/truncated": 1.0}
         ppo.learn()
         assert ppo.collector.vec.restarts.count == 2
 
