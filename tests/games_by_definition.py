@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
+from asked_of_runs import assert_ratio_is_one
 
 from fastppo import reference
 from fastppo.machine.kernels import Purpose, episode_seed
@@ -206,6 +207,18 @@ def assert_advantages(ppo, rollout, steps, definition):
                                   config.gamma, config.gae_lambda)[:, 0]
             np.testing.assert_allclose(adv, found, **NEAR)
             np.testing.assert_allclose(ret, found + val, **NEAR)
+
+
+def assert_probabilities(ppo):
+    """An update finds the probabilities with which the agents acted, in three iterations."""
+    for _ in range(3):
+        rollout = ppo.collect()
+        if not ppo.policy.memory:
+            assert_ratio_is_one(ppo, rollout)
+            continue
+        stats = ppo.update(rollout)
+        assert stats["losses/clipfrac"] == 0 and abs(stats["losses/approx_kl"]) < 1e-5
+        assert abs(stats["losses/old_approx_kl"]) < 1e-5
 
 
 def assert_ends(ppo, ended):
