@@ -45,7 +45,6 @@ class StoredLeaf:
         counts        i64 [factors], the number of choices; None for a Box
         one_hot       true for Discrete and MultiDiscrete
         numeric       true for a Box of floats or integers, also of uint8
-        flags         true for those of int8 from 0 to 1, which are not normalised
         width         the number of columns that encode it
         like_image    true for a Box of uint8 with two axes, three (channels) or four (frames)
         image_range   (lowest, highest) number, if convolutions can see it; otherwise None
@@ -63,8 +62,6 @@ class StoredLeaf:
         self.counts = choice_counts(leaf.space) if isinstance(leaf.space, CHOICES) else None
         self.one_hot = self.dtype == np.int32
         self.numeric = self.counts is None and self.dtype != np.bool_
-        self.flags = leaf.space.dtype == np.int8 and self.numeric and (
-            leaf.space.low.min() == 0 == leaf.space.high.max() - 1)
         self.width = int(self.counts.sum()) if self.one_hot else math.prod(self.shape)
         self.like_image = self.dtype == np.uint8 and len(self.shape) in (2, 3, 4)
         self.board = self.counts is None and len(self.shape) in (3, 4) and (
@@ -259,7 +256,7 @@ class ObservationEncoding:
         self.leaves = [leaf for i, leaf in enumerate(layout.leaves) if i != layout.mask]
         widths = [leaf.width for leaf in self.leaves]
         self.columns = [slice(end - width, end) for width, end in zip(widths, np.cumsum(widths))]
-        self.numbers = [norm_obs and leaf.numeric > leaf.flags and i not in images
+        self.numbers = [norm_obs and leaf.numeric and i not in images
                         for i, leaf in enumerate(self.leaves)]
         self.size, self.normalised = sum(widths), np.repeat(self.numbers, widths)
         self.identity = layout.is_box and (layout.store.dtype == "<f4" or len(images) == 1)
