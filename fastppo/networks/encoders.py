@@ -189,12 +189,6 @@ def conv_features(convs: nn.Module, shape: tuple[int, int, int]) -> int:
     return convs(torch.zeros(1, *shape, dtype=torch.float32)).numel()
 
 
-def dense_weights(model: str, shape: tuple[int, int, int]) -> int:
-    """The weights of the dense layer of an ImageEncoder, where nearly all of them are."""
-    kind = IMAGE_NETWORKS[model]
-    return kind.size * conv_features(kind.convs(shape[0], None), shape)
-
-
 def make_encoder(layout: ObservationLayout, config: Config,
                  generator: torch.Generator | None = None,
                  keys: Sequence[str] | None = None) -> nn.Module:

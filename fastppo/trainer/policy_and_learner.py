@@ -2,32 +2,28 @@
 
 import logging
 from functools import partial
-from itertools import pairwise
 from typing import Any, Callable
 
 import torch
 from gymnasium.spaces import Space
 from torch import nn
 
-from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
+from fastppo.config import MODELS, Config, default_of
 from fastppo.errors import ConfigError, ModelError
 from fastppo.learner import Learner
 from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.shared_memory import Arena
-from fastppo.networks.action_heads import least_outputs, make_head
+from fastppo.networks.action_heads import make_head
 from fastppo.networks.encoders import ActorCritic, make_encoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
 from fastppo.policy import Policy
-from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.update.batches import Batch, PolicyOutput
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.schedules import coefficients_at
 
 log = logging.getLogger("fastppo")
-
-# Bytes of a weight: itself, its gradient and Adam's two moments, in float32.
-WEIGHT_BYTES = 16
 
 
 @default_torch()
@@ -47,7 +43,6 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
         if own:
             net = user_parts.make_user_network(model or config.model, seen.network_space, act_space)
         else:
-            check_network_size(config, seen)
             net = make_network(seen, config, generator)
             features = net.actor_body.size * net.features
         head = make_head(act_space, config, features)
@@ -96,33 +91,6 @@ def make_network(seen: ObservationLayout, config: Config, generator: torch.Gener
                   for body in dict.fromkeys((actor_body, critic_body))]
         kind, actor_body, critic_body = RecurrentActorCritic, bodies[0], bodies[-1]
     return kind(actor_body, critic_body, head.size, generator, config.sde, final_tanh)
-
-
-def check_network_size(config: Config, seen: ObservationLayout) -> None:
-    """Raises ConfigError if there is too little memory to train a built-in network.
-
-    It is called before the network is built, which takes long where it is large.
-    """
-    encoding = ObservationEncoding(seen)
-    # Of the hidden layers and the outputs; there are biases, too.
-    plain = config.model == "mlp" and config.actor_keys is config.critic_keys is None
-    gates = {"none": 0, "gru": 3, "lstm": 4}[config.rnn]
-    actor, critic = ([encoding.size * plain, *sizes]
-                     for sizes in (config.hidden_sizes, config.critic_sizes))
-    features = config.rnn_size if gates else actor[-1]
-    count = features * least_outputs(seen.act_space)
-    for widths in [actor] if config.shared_critic else [actor, critic]:
-        count += sum(a * b for a, b in pairwise(widths))
-        count += gates * config.rnn_size * (config.rnn_size + widths[-1])
-    if config.model in IMAGE_MODELS:
-        from fastppo.networks.encoders import dense_weights
-        count += sum(dense_weights(config.model, shape) for leaf in encoding.leaves
-                     if (shape := leaf.convolved(IMAGE_MODELS[config.model])))
-    need = WEIGHT_BYTES * count
-    if need > limits.SMALL_MEMORY and need > (free := limits.free_memory()):
-        raise ConfigError(f"the network has at least {count:,} parameters and needs"
-                          f" {need >> 20:,} MiB to be trained, but {free >> 20:,} MiB are free",
-                          "use smaller layers, smaller observations (resize) or fewer actions")
 
 
 @default_torch()
