@@ -69,7 +69,7 @@ def print_evaluation(place: str, options: Eval) -> None:
     path = policy_file(Path(place), options)
     policy, factories, seed, text = loaded(path, options)
     if not options.json:
-        print(text, flush=True)
+        print(text + f"\nopponent  {options.opponent}" * bool(options.opponent), flush=True)
     from fastppo.evaluation.evaluate import evaluate
     from fastppo.networks.torch_state import torch_threads
     episodes = options.episodes or policy.config.eval_episodes or 100

@@ -171,10 +171,12 @@ def test_match_samples_the_actions_of_both(command, saved):
     code, out, _ = command(*argv)
     want = [game_by_hand(Board, (load(a), load(b)), number, True)[0] for number in range(20)]
     won, drawn, lost = map(want.count, (1, 0.5, 0))
-    assert code == 0 and "stochastic actions" in out
+    assert code == 0 and f"stochastic actions\nopponent  {b}\n" in out
     assert f"games     20: {won} won, {drawn} drawn, {lost} lost" in out
     assert json.loads(command(*argv, "--json")[1])["scores"] == want
     assert json.loads(command(*argv[:-2], "--seed=6", GAME, "--json")[1])["scores"] != want
+    likeliest = [game_by_hand(Board, (load(a), load(b)), number, False)[0] for number in range(20)]
+    assert json.loads(command(*argv, "--no-stochastic", "--json")[1])["scores"] == likeliest
     told = json.loads(command("match", a, "random", GAME, "--json")[1])
     assert len(told["scores"]) == 200 and told["deterministic"] is False
     # The same policy on both sides is as good as itself.
