@@ -2,8 +2,8 @@
 
     {agent: obs} of env.reset, env.step  ->  one space for all agents  ->  row k: possible_agents[k]
 
-An agent's observation has its number beside it, so that one network plays for all of them. In a
-ParallelEnv all agents act at once, in an AEC one after the other.
+An agent's observation has its number beside it, or an image in it, so that one network plays for
+all of them. In a ParallelEnv all agents act at once, in an AEC one after the other.
 """
 
 import math
@@ -22,6 +22,7 @@ from fastppo.spaces.leaves import (
     OBS_KEY,
     STATE,
     brief_text,
+    channels_are_last,
     fitting_array,
     mask_leaf,
     masked_space,
@@ -43,10 +44,11 @@ class Game(gym.Env):
     """A ParallelEnv, whose agents have one observation space and one action space.
 
     `seats` are its rows. Spaces that differ between agents are padded, see `common_space`. With
-    `agent_index` observations have the number of the agent, one-hot in the network, and with
-    `shows_state` the state of the whole game. `alive` [n] says who acts in the next step; nobody
-    does when the game is over, and all who took part are `ended`. `totals` [n] are their returns,
-    `counts` [n] how often they have acted. It is truncated after `limit` steps.
+    `agent_index` observations have the number of the agent, one-hot in the network, or an image of
+    uint8 as one more channel or frame; with `shows_state` the state of the whole game. `alive` [n]
+    says who acts in the next step; nobody does when the game is over, and all who took part are
+    `ended`. `totals` [n] are their returns, `counts` [n] how often they have acted. It is truncated
+    after `limit` steps.
     """
 
     def __init__(self, env: Any, agent_index: bool = True, shows_state: bool = False,
@@ -57,15 +59,18 @@ class Game(gym.Env):
         self.metadata, self.render_mode = env.metadata or {}, getattr(env, "render_mode", None)
         self.action_space = common_space("actions", self.acts)
         self.obs_space = common_space("observations", self.obs)
-        beside = {AGENT: Discrete(len(self.agents))} if agent_index and len(self.agents) > 1 else {}
+        agent_index = agent_index and len(self.agents) > 1
+        self.axis = image_axis(self.obs_space) if agent_index else None
+        space = self.obs_space if self.axis is None else Box(
+            0, 255, self._numbered(0, np.zeros(self.obs_space.shape)).shape, np.uint8)
+        beside = {AGENT: Discrete(len(self.agents))} if agent_index and self.axis is None else {}
         if shows_state:
             beside[STATE] = env.state_space
-        parts = self.obs_space.spaces if isinstance(self.obs_space, Dict) else {
-            OBS_KEY: self.obs_space}
+        parts = space.spaces if isinstance(space, Dict) else {OBS_KEY: space}
         if AGENT in beside and AGENT in parts:
             raise SpaceError(f"the observations have a part {AGENT!r}, which would be the number of"
                              " the agent", Set(agent_index=False))
-        self.beside, space = beside, Dict({**parts, **beside}) if beside else self.obs_space
+        self.beside, space = beside, Dict({**parts, **beside}) if beside else space
         self.masked = isinstance(self.action_space, CHOICES) and mask_leaf(
             space, self.action_space) is None and (
             any(one != self.action_space for one in self.acts.values()) or any(
@@ -146,6 +151,8 @@ class Game(gym.Env):
 
     def _observation(self, k: int, obs: Any, info: Mapping[str, Any]) -> Any:
         obs = padded(obs, self.obs[self.agents[k]], self.obs_space)
+        if self.axis is not None:
+            obs = self._numbered(k, obs)
         if not (self.beside or self.masked):
             return obs
         parts = dict(obs) if isinstance(self.obs_space, Dict) else {OBS_KEY: obs}
@@ -159,6 +166,12 @@ class Game(gym.Env):
             mask[:len(own) if np.ndim(own) else act.n if isinstance(act, Discrete) else None] = own
             parts[MASK] = mask
         return parts
+
+    def _numbered(self, k: int, image: Any) -> np.ndarray:
+        """An image of agent k with one more channel or frame: from 0 for the first agent to 255."""
+        one = np.asarray(image).take([0], self.axis)
+        return np.concatenate((image, np.full_like(one, 255 * k // (len(self.agents) - 1))),
+                              self.axis)
 
     def _action(self, agent: str, action: Any) -> Any:
         """An action of the common space as the agent takes it: without what was padded."""
@@ -256,6 +269,13 @@ class Alone(gym.Wrapper):
         """See gymnasium.Env.step."""
         obs, turns = self.env.step([action])
         return obs[0], *turns[0], {}
+
+
+def image_axis(space: Space) -> int | None:
+    """The axis of the channels or frames of an image of uint8; None for any other space."""
+    if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) not in (3, 4):
+        return None
+    return 2 if channels_are_last(space.shape) else 0
 
 
 def common_space(what: str, spaces: Mapping[str, Space]) -> Space:

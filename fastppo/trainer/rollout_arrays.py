@@ -33,8 +33,9 @@ def make_arena(config: Config, policy: Policy) -> Arena:
     """
     moments = ("<f4", (len(policy.observer.shift),))
     params = sum(x.numel() for x in trained_parameters(policy))
-    once = (config.vec not in ("native", "envpool") and config.frame_stack > 1
-            and policy.observer.layout.is_box and policy.observer.encoding.images)
+    seen = policy.observer.layout
+    once = (config.vec not in ("native", "envpool") and policy.observer.encoding.images
+            and seen.is_box and seen.leaves[0].shape[0] == config.frame_stack > 1)
     workers: Spec = {}
     if config.num_workers:
         from fastppo.workers.protocol import protocol_spec

@@ -101,6 +101,36 @@ def test_an_agent_has_its_number_unless_that_is_off():
     assert all(one[0] == k for k, one in plain.reset(seed=1)[0].items())
 
 
+@pytest.mark.parametrize("shape, wanted, last", [
+    ((6, 5, 3), (6, 5, 4), True), ((3, 6, 5), (4, 6, 5), False),
+    ((2, 6, 5, 3), (3, 6, 5, 3), False)])
+@pytest.mark.parametrize("shows_state", [False, True])
+def test_an_image_has_the_number_of_its_agent_as_a_channel_or_frame(shape, wanted, last,
+                                                                    shows_state):
+    class Seeing(Scripted):
+        state_space = box(1)
+
+        def state(self):
+            return np.ones(1, np.float32)
+
+        def observation_space(self, agent):
+            return box(*shape, low=0, high=200, dtype=np.uint8)
+
+        def _seen(self, agents):
+            return {agent: np.full(shape, 7, np.uint8) for agent in agents}
+    game = Game(Seeing(), shows_state=shows_state)
+    image = box(*wanted, low=0, high=255, dtype=np.uint8)
+    assert game.observation_space == (Dict(obs=image, state=box(1)) if shows_state else image)
+    begun, found = game.reset(seed=1)[0], set()
+    for k, one in begun.items():
+        assert game.observation_space.contains(one)
+        seen = one["obs"] if shows_state else one
+        screen, number = (seen[..., :-1], seen[..., -1]) if last else (seen[:-1], seen[-1])
+        assert (screen == 7).all() and (number == 85 * k).all()
+        found.add(k)
+    assert len(found) > 1
+
+
 def test_a_part_called_agent_is_not_replaced():
     class Own(Scripted):
         def observation_space(self, agent):

@@ -27,7 +27,9 @@ def test_an_agent_sees_its_last_pictures_since_it_began(skip, stack):
     settings = dict(frame_skip=skip, grayscale=True, resize="4x3", frame_stack=stack)
     game, env = make_factory(Pictured, **wrapping(settings))(), Pictured()
     names, lead, kinds = game.agents, (stack,) if stack > 1 else (), set()
-    assert game.observation_space["obs"] == Box(0, 255, (*lead, 4, 3), np.uint8)
+    shape = (stack + 1, 4, 3) if stack > 1 else (4, 3)  # the number of the agent is a frame
+    assert (game.observation_space if stack > 1 else game.observation_space["obs"]) == Box(
+        0, 255, shape, np.uint8)
     rng = np.random.default_rng(1)
     for seed in range(40):
         seen, obs = game.reset(seed=seed)[0], env.reset(seed=seed)[0]
@@ -36,7 +38,9 @@ def test_an_agent_sees_its_last_pictures_since_it_began(skip, stack):
             assert {names[k] for k in seen} == {*stacks}
             for k, one in seen.items():
                 want = np.reshape(stacks[names[k]], (*lead, 4, 3))
-                np.testing.assert_array_equal(one["obs"], want)
+                image = one[:-1] if stack > 1 else one["obs"]
+                np.testing.assert_array_equal(image, want)
+                assert np.all(one[-1] == 85 * k if stack > 1 else one["agent"] == k)
             if not env.agents:
                 break
             actions, acting, rews = rng.integers(3, size=4), [*env.agents], []
@@ -144,8 +148,8 @@ def test_agents_of_atari_see_four_frames_of_84_x_84_of_the_emulator(name):
         while not over:
             assert [*seen] == [*range(players)]
             for k, one in seen.items():
-                assert one["agent"] == k
-                np.testing.assert_array_equal(one["obs"][..., 0], stack)
+                number = np.full((1, 84, 84), 255 * k // (players - 1))
+                np.testing.assert_array_equal(one[..., 0], [*stack, *number])
             actions = rng.integers(game.action_space.n, size=players)
             screen, rews, done, out = env.play(actions, longest)
             stack = [*stack[1:], cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA)]
