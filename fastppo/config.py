@@ -227,6 +227,9 @@ class Config:
     reward_scale is 1 and clip_rewards is off [baselines VecNormalize]"""
     reward_limit: float = setting(10.0, rule=rules.ABOVE_0, needs=("norm_rewards", True))
     """Largest magnitude of a reward after normalisation; used with norm_rewards [baselines]"""
+    center_rewards: bool = False
+    """Subtract from rewards what makes values begin near 0; policies are ranked as before
+    [Naik 2024; with terminations, Ng 1999]"""
     norm_obs: bool = setting(True, "of_network")
     """Normalise observations by their running mean and standard deviation
     [baselines VecNormalize]"""

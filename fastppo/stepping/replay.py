@@ -326,8 +326,10 @@ class EnvSnapshots:
         memory, obs = self.arena["state"][-1], np.empty_like(self.last_obs)
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
-        check_alike([*tree["returns"], tree["memory"]], [*self.returns.state, memory])
-        self.returns.state = tree["returns"]
+        returns = tree["returns"]
+        returns = *returns, *self.returns.state[len(returns):]  # older files lack the last one
+        check_alike([*returns, tree["memory"]], [*self.returns.state, memory])
+        self.returns.state = returns
         if tree["step"]:
             check_alike([tree["actions"][:0]], [self.log.views.act[:0, 0]])
             self.resumed = resumed_episodes(tree, obs)
@@ -335,7 +337,7 @@ class EnvSnapshots:
                 json.loads(tree.get("options", "[]"))))  # which older files lack
             self.log.resume(self.resumed, ())
             memory[...] = tree["memory"]
-            self.last = EnvSnapshot(progress, tree["returns"], self.log.state, obs, tree["memory"])
+            self.last = EnvSnapshot(progress, returns, self.log.state, obs, tree["memory"])
 
 
 def snapshot_tree(snapshot: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Computes the rewards of advantages from the rewards of environments.
 
     raw  ->  times reward_scale  ->  sign (clip_rewards)  ->  over the std of returns (norm_rewards)
+         ->  minus what makes values begin near 0 (center_rewards)
 
 In games whose agents act one after the other, rewards and the end of an agent may come in a step in
 which another one acts. They are recorded there, all of a turn at once, and become those of the
@@ -24,10 +25,13 @@ log = logging.getLogger("fastppo")
 
 
 class ReturnScaling:
-    """Scales rewards by the running standard deviation of the discounted return."""
+    """Scales rewards by the running standard deviation of the discounted return.
+
+    The last array of its `state` is the value that the first rollout has on average.
+    """
 
     def __init__(self, envs: int):
-        self.state = np.zeros(envs), np.zeros(1), np.zeros(1), np.zeros(1)  # carry count mean m2
+        self.state = np.zeros(envs), *np.zeros((4, 1))  # carry count mean m2 value
         self.before = -1, self.state  # the last iteration, and the state before it
         self.warned = False  # that most rewards are at the limit
 
@@ -39,12 +43,25 @@ class ReturnScaling:
         """
         if self.before[0] != iteration:
             self.before = iteration, self.state
-        carry, count, mean, m2 = state = tuple(x.copy() for x in self.before[1])
+        carry, count, mean, m2, _ = state = tuple(x.copy() for x in self.before[1])
         out = np.empty(rew.shape)
         kernels.discounted(rew, ended, valid, gamma, carry, out)
         kernels.merge_moments(out.T[valid.T].reshape(-1, 1), count, mean, m2)
         self.state = state
         return float(1 / np.sqrt(m2[0] / count[0] + EPSILON))
+
+    def center(self, iteration: int, rew: np.ndarray, term: np.ndarray, valid: np.ndarray,
+               gamma: float) -> np.ndarray:
+        """The part of rewards f32 [t e] that raises all values by v: (1 - gamma) v, v where `term`.
+
+        v is the value, the same in all states, that fits the first rollout. Sources: Naik 2024,
+        arXiv:2405.09999, without ends; Ng 1999, with them.
+        """
+        left = 1.0 - gamma * ~term
+        if iteration == 0:
+            value = rew[valid].sum() / (left[valid].sum() or 1.0)
+            self.state = *self.state[:-1], np.full(1, value)
+        return (self.state[-1] * left).astype(np.float32)
 
 
 def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration: int) -> None:
@@ -66,6 +83,8 @@ def fill_rewards(arena: Arena, config: Config, returns: ReturnScaling, iteration
                         " differ: rewards are large beside the spread of their discounted sums\n"
                         "  fix: norm_rewards=False", 100 * limited.sum() / valid.sum(),
                         config.reward_limit)
+    if config.center_rewards:
+        rew -= returns.center(iteration, rew, term, valid, config.gamma)
 
 
 def settle_turns(arena: Arena) -> None:

@@ -123,8 +123,7 @@ def check_rollout(ppo, rollout: Rollout) -> None:
 def warn_of_observations(rollout: Rollout, policy: Policy, norm_obs: bool) -> None:
     """Warns of numbers that a network sees badly; they are taken as they are.
 
-    Those are floats outside the bounds of their space, large ones that are not normalised, and
-    larger ones that float32 rounds to the same few.
+    Those are floats outside the bounds of their space, and large ones that are not normalised.
     """
     for leaf in leaves(policy.observer.layout.space):
         space = leaf.space
@@ -139,12 +138,6 @@ def warn_of_observations(rollout: Rollout, policy: Policy, norm_obs: bool) -> No
         if not norm_obs and (most := max(-low.min(), high.max())) > LARGE:
             log.warning("the %s reaches %g, where a network learns best from numbers near 1, and"
                         " norm_obs is off\n  fix: norm_obs=True", leaf, most)
-        step = np.spacing(np.maximum(abs(low), abs(high)), dtype=np.float32)
-        alike = (step > 1) & (high - low < 16 * step) & (space.dtype != np.float32)
-        if alike.any():
-            log.warning("the %s has numbers near %g, of which float32 keeps multiples of %g only:"
-                        " smaller differences are not seen\n  fix: subtract a constant from it in"
-                        " the environment", leaf, high[alike].flat[0], step[alike].flat[0])
 
 
 def warn_of_actions(policy: Policy, config: Config) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from asked_of_runs import assert_ratio_is_one
 from envs_for_tests import Chance, Counting, OneStep
+from games_for_tests import Scripted
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector.utils import batch_space
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,6 +19,7 @@ from fastppo.machine import kernels
 from fastppo.machine.kernels import Purpose
 from fastppo.networks.normaliser import ObservationNormaliser, RunningMoments
 from fastppo.policy import Policy
+from fastppo.reference import gae
 from fastppo.spaces.leaves import leaf_arrays, tree_map
 from fastppo.spaces.observations import ObservationLayout
 
@@ -432,6 +434,38 @@ def test_no_mean_is_subtracted_from_rewards(trainer):
     assert (rollout.rew > 0).all() and (rollout.rew == 10).all()
 
 
+@pytest.mark.parametrize("env", [Chance, Scripted])  # Scripted has rows that are no steps
+@pytest.mark.parametrize("settings", [
+    {"norm_rewards": False}, {"norm_rewards": True, "reward_scale": 3.0}, {"clip_rewards": True},
+    {"gamma": 1.0}], ids=str)
+def test_centred_rewards_are_those_of_values_less_the_one_that_fits_the_first_rollout(
+        trainer, env, settings):
+    settings = {"num_steps": 24, "gamma": 0.9, **settings}
+    as_they_are, ppo = (trainer(env, center_rewards=on, **settings) for on in (False, True))
+    value, kinds = None, set()
+    for _ in range(3):
+        plain, rollout = as_they_are.collect(), ppo.collect()
+        rew, term, trunc, valid, val, nxt = (x.double().numpy() if x.is_floating_point() else
+                                             x.numpy() for x in (plain.rew, plain.term, plain.trunc,
+                                                                 plain.valid, plain.val, plain.nxt))
+        left = np.where(term, 1.0, 1.0 - settings["gamma"])
+        if value is None:
+            value = rew[valid].sum() / left[valid].sum()
+        np.testing.assert_allclose(rollout.rew[valid], (rew - value * left)[valid], atol=1e-4)
+        wanted = gae(rew, val, nxt, term, trunc, valid, settings["gamma"], 0.95)
+        less = gae(rollout.rew.numpy(), val - value, nxt - value, term, trunc, valid,
+                   settings["gamma"], 0.95)
+        np.testing.assert_allclose(less[valid], wanted[valid], atol=1e-3)
+        kinds |= {*zip(term[valid], trunc[valid])}
+    assert len(kinds) >= 3
+
+
+def test_rewards_without_ends_and_discount_have_no_center(trainer):
+    ppo = trainer(partial(Counting, 1000), num_steps=8, gamma=1.0, norm_rewards=False,
+                  center_rewards=True)
+    assert (ppo.collect().rew == 1).all()
+
+
 @pytest.mark.parametrize("offset, said", [(50.0, 1), (-50.0, 1), (0.0, 0)])
 def test_rewards_that_are_all_at_the_limit_are_told_once_with_their_share(trainer, caplog, offset,
                                                                          said):
@@ -439,34 +473,6 @@ def test_rewards_that_are_all_at_the_limit_are_told_once_with_their_share(traine
     for _ in range(2):
         ppo.update(ppo.collect())
     assert caplog.text.count("100 % of the normalised rewards are at reward_limit=10") == said
-
-
-@pytest.mark.parametrize("space, near, said", [
-    (Box(-np.inf, np.inf, (2,), np.float64), 1.7e9, 1),
-    (Box(-np.inf, np.inf, (2,), np.float64), 1e5, 0),
-    (Box(-2**62, 2**62, (2,), np.int64), 1_700_000_000, 1),
-    (Box(-2**31, 2**31 - 1, (2,), np.int32), 1_700_000_000, 1),
-    (Dict(x=Box(-np.inf, np.inf, (2,), np.float64)), 1.7e9, 1)], ids=str)
-def test_observations_that_float32_rounds_alike_are_told_once(trainer, caplog, space, near, said):
-    leaf = space["x"] if isinstance(space, Dict) else space
-
-    class Clock(Counting):
-        observation_space = space
-
-        def seen(self, obs):
-            numbers = np.array([0, near + self.np_random.integers(2)], leaf.dtype)
-            return {"x": numbers} if isinstance(space, Dict) else numbers
-
-        def reset(self, **how):
-            return self.seen(super().reset(**how)), {}
-
-        def step(self, action):
-            obs, *reply = super().step(action)
-            return self.seen(obs), *reply
-    ppo = trainer(lambda: Clock(4))
-    for _ in range(2):
-        ppo.update(ppo.collect())
-    assert caplog.text.count("float32 keeps multiples of 128 only") == said
 
 
 def test_the_discounted_return_goes_on_where_a_rollout_ends_inside_an_episode(trainer):

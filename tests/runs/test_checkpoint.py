@@ -55,7 +55,8 @@ def own_loss(output, batch, coefficients):
 
 CASES = {
     "kernel": (partial(Chance, FLOATS, Discrete(3)), {}),
-    "rewards": (partial(Chance, FLOATS, Box(-1, 1, (2,), np.float32)), dict(norm_rewards=True)),
+    "rewards": (partial(Chance, FLOATS, Box(-1, 1, (2,), np.float32)),
+                dict(norm_rewards=True, center_rewards=True)),
     "adapted": (partial(Chance, FLOATS, Discrete(3)),
                 dict(norm_values=True, adaptive_kl=0.01, critic_lr=1e-3, anneal_lr=False)),
     "memory": (partial(Chance, FLOATS, Discrete(3)), dict(rnn="gru", rnn_size=4)),
@@ -111,6 +112,25 @@ def test_a_resumed_run_is_the_same_bit_for_bit(case, tmp_path):
         want = iterations(ppo, 3)
     with resumed(path, env, settings) as ppo:
         assert differing(want, iterations(ppo, 3)) == []
+
+
+def test_a_checkpoint_from_before_rewards_could_be_centred_continues(tmp_path, monkeypatch):
+    env, settings = CASES["rewards"]
+    settings, path = TINY | settings | {"center_rewards": False}, tmp_path / "c.safetensors"
+
+    def run_state(ppo):
+        state = checkpoint_state(ppo)
+        state["boundary"]["returns"] = state["boundary"]["returns"][:4]
+        return state
+    checkpoint_state = checkpoint.run_state
+    with PPO(env, **settings) as ppo:
+        iterations(ppo, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "run_state", run_state)
+            ppo.checkpoint(path)
+        want = iterations(ppo, 2)
+    with resumed(path, env, settings) as ppo:
+        assert differing(want, iterations(ppo, 2)) == []
 
 
 @pytest.mark.full
