@@ -5,19 +5,15 @@
     python bench/games.py --speed       # rows per second, in turns: 7 minutes
     python bench/games.py --table       # only writes the tables of docs/results.md
 
-It needs PettingZoo with its games, mpe2, stable-baselines3 and supersuit. All sides play the same
-games with the same network, rows of a rollout, epochs, minibatches and learning rate: SETTINGS.
-The sides are
+It needs PettingZoo with its games, mpe2, stable-baselines3 and supersuit. The sides are
 
-    fastppo     its defaults for all that SETTINGS does not say
+    fastppo     with its preset for such games
     central     the same with the state of the game for the critic; simple_spread alone
-    plain       fastppo without what Stable-Baselines3 does not do by itself: agents have no number,
-                nothing is normalised, the learning rate is constant, and the value loss has
-                the same weight (value_coef=1: ours is of half the squares)
-    plain_central  that with the state for the critic, which also sees what its agent sees
     sb3         as in PettingZoo's tutorials: MlpPolicy, SuperSuit's vector, black_death where
-                agents die; its defaults for the rest
-    sb3_normal  the same with VecNormalize, and a learning rate that falls to 0
+                agents die; SETTINGS, which are its defaults with 8 games
+    plain       fastppo with SETTINGS and without what Stable-Baselines3 does not do by itself:
+                agents have no number, nothing is normalised, the learning rate is constant, and
+                the value loss has the same weight (value_coef=1: ours is of half the squares)
 
 A wrapper around the ParallelEnv counts for all of them: rows are steps of living agents, and when a
 game is over it writes the mean of its agents' returns, which are undiscounted and not normalised.
@@ -50,7 +46,7 @@ KEPT, PAGE = ROOT / "bench" / "games.json", ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- tables: bench/games.py -->", "<!-- end of games -->"
 SETTINGS = {"num_envs": 8, "epochs": 10, "lr": 3e-4, "gamma": 0.99, "gae_lambda": 0.95,
             "clip_range": 0.2, "entropy_coef": 0.0, "max_grad_norm": 0.5, "hidden_sizes": (64, 64)}
-MINIBATCH = 256  # of PettingZoo's tutorials; SETTINGS are the defaults of both, with 8 games
+MINIBATCH = 256  # of PettingZoo's tutorials
 POINTS, SEEDS, ROUNDS = 20, (1, 2, 3), 3
 PLAIN = {"agent_index": False, "norm_obs": False, "norm_rewards": False, "anneal_lr": False,
          "value_coef": 1.0}
@@ -114,17 +110,13 @@ def make(task: Task, folder: Path) -> Recorded:
 def ours(task: Task, seed: int, folder: Path, over: Over, side: str) -> None:
     """Trains fastppo until it is `over`."""
     from fastppo import PPO
-    own = {"plain": PLAIN, "central": {"critic_keys": ("state", "agent")},
-           "plain_central": PLAIN | {"critic_keys": ("state", "obs")}}.get(side, {})
-    with PPO(functools.partial(make, task, folder), seed=seed, total_steps=task.rows, **own,
-             num_steps=task.steps, num_minibatches=batches(task), eval_episodes=0,
-             **SETTINGS) as ppo:
+    minibatches = SETTINGS["num_envs"] * task.agents * task.steps // MINIBATCH
+    own = {"plain": SETTINGS | PLAIN | {"num_steps": task.steps, "num_minibatches": minibatches},
+           "central": {"preset": "games", "critic_keys": ("state", "agent")}}.get(
+               side, {"preset": "games"})
+    with PPO(functools.partial(make, task, folder), seed=seed, total_steps=task.rows,
+             eval_episodes=0, **own) as ppo:
         ppo.learn(callbacks=lambda ppo, stats: not over(ppo.step))
-
-
-def batches(task: Task) -> int:
-    """The minibatches of a rollout."""
-    return SETTINGS["num_envs"] * task.agents * task.steps // MINIBATCH
 
 
 def sb3(task: Task, seed: int, folder: Path, over: Over, side: str) -> None:
@@ -134,7 +126,6 @@ def sb3(task: Task, seed: int, folder: Path, over: Over, side: str) -> None:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.utils import set_random_seed
-    from stable_baselines3.common.vec_env import VecNormalize
 
     class Stop(BaseCallback):
         """Asks after each update, before the next rollout."""
@@ -156,13 +147,12 @@ def sb3(task: Task, seed: int, folder: Path, over: Over, side: str) -> None:
     games = vector.venv.vec_envs
     vector.venv.reset(seed=1000 * seed)
     def rows() -> int: return sum(game.par_env.rows for game in games)
-    normal, given = side == "sb3_normal", SETTINGS
+    given = SETTINGS
     model = stable_baselines3.PPO(
-        "MlpPolicy", VecNormalize(vector, gamma=given["gamma"]) if normal else vector,
-        learning_rate=(lambda _: given["lr"] * max(0.0, 1 - rows() / task.rows)) if normal
-        else given["lr"], n_steps=task.steps, batch_size=MINIBATCH, n_epochs=given["epochs"],
-        gamma=given["gamma"], gae_lambda=given["gae_lambda"], clip_range=given["clip_range"],
-        ent_coef=given["entropy_coef"], max_grad_norm=given["max_grad_norm"], device="cpu",
+        "MlpPolicy", vector, learning_rate=given["lr"], n_steps=task.steps, batch_size=MINIBATCH,
+        n_epochs=given["epochs"], gamma=given["gamma"], gae_lambda=given["gae_lambda"],
+        clip_range=given["clip_range"], ent_coef=given["entropy_coef"],
+        max_grad_norm=given["max_grad_norm"], device="cpu",
         policy_kwargs={"net_arch": [*given["hidden_sizes"]]})
     model.learn(10**9, callback=Stop())
 
@@ -176,8 +166,7 @@ def bare(task: Task, seed: int, folder: Path, over: Over, side: str) -> None:
             env.step({agent: env.action_space(agent).sample() for agent in env.agents})
 
 
-SIDES = {"fastppo": ours, "sb3_normal": sb3, "plain": ours, "sb3": sb3, "central": ours,
-         "plain_central": ours}
+SIDES = {"fastppo": ours, "sb3": sb3, "plain": ours, "central": ours}
 
 
 def run(task: Task, side: str, seed: int, seconds: float) -> dict[str, Any]:
@@ -248,7 +237,7 @@ def learn(sides: list[str], tasks: list[str], seeds: list[int]) -> None:
         for task in tasks:
             for side in sides:
                 there = {(one["task"], one["side"], one["seed"]) for one in load()["runs"]}
-                if (task, side, seed) in there or "central" in side and "spread" not in task:
+                if (task, side, seed) in there or side == "central" and "spread" not in task:
                     continue
                 found = apart(side, task, str(seed), "0")
                 print(*(f"{value}" for value in found.values()), flush=True)
@@ -260,7 +249,7 @@ def speed(seconds: float = 8) -> None:
     rates = []
     for turn in range(ROUNDS):
         for task in TASKS:
-            for side in ("fastppo", "sb3", "bare")[:2 if turn else 3]:
+            for side in ("plain", "sb3", "bare")[:2 if turn else 3]:
                 rates.append(apart(side, task, str(turn + 1), str(seconds)))
                 print(*rates[-1].values(), flush=True)
     store(rates=rates)
@@ -273,14 +262,14 @@ def tables() -> str:
         rows.append([f"`{task}`", *(area([one["area"] for one in kept["runs"] if (
             one["task"], one["side"]) == (task, side)]) for side in SIDES)])
         rates = {side: [one["rate"] for one in kept["rates"] if (one["task"], one["side"]) == (
-            task, side)] for side in ("fastppo", "sb3", "bare")}
+            task, side)] for side in ("plain", "sb3", "bare")}
         if all(rates.values()):
             found = [median(x) for x in rates.values()]
             speeds.append([f"`{task}`", *(f"{x:,.0f}" for x in found),
                            f"{found[0] / found[1]:.2f}"])
     return "\n\n".join([
         markdown(["area: mean ± 95 % (each seed)", *SIDES], rows),
-        markdown(["rows per second", "fastppo", "sb3", "one bare game", "fastppo / sb3"], speeds)])
+        markdown(["rows per second", "plain", "sb3", "one bare game", "plain / sb3"], speeds)])
 
 
 def area(areas: list[float]) -> str:

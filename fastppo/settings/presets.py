@@ -65,15 +65,16 @@ PRESETS: dict[str, dict[str, Any]] = {
                   num_steps=128, epochs=3, num_minibatches=8, lr=5e-4, lr_warmup=100_000,
                   clip_range=0.2, entropy_coef=0.01, clip_rewards=True, norm_obs=False,
                   total_steps=10_000_000, eval_episodes=10),
-    # Those of CleanRL's ppo_pettingzoo_ma_atari, and two of ours: the layer after the convolutions
-    # is for the agent's number, which is there a channel of the image; and the warm-up: without
-    # it, after 220,000 steps 3 % of the first layer's outputs were not 0, of new weights 50 %. No
-    # whole run was measured. One game is enough: no two games of the likeliest actions differ.
+    # Sizes and rates of "atari": CleanRL's ppo_pettingzoo_ma_atari has 4 epochs, 4 minibatches and
+    # 2.5e-4, with which the network lost the image in Pong (bench/LOG.md). One game is enough: no
+    # two games of the likeliest actions differ.
     "atari_players": dict(frame_skip=4, resize=84, frame_stack=4, num_envs=8, num_steps=128,
-                          epochs=4, num_minibatches=4, lr=2.5e-4, lr_warmup=100_000, clip_range=0.1,
-                          clip_range_vf=0.1, hidden_sizes=(512,), activation="relu",
+                          epochs=3, num_minibatches=8, lr=5e-4, lr_warmup=100_000, clip_range=0.2,
                           entropy_coef=0.01, norm_obs=False, clip_rewards=True,
                           total_steps=20_000_000, eval_episodes=1),
+    # Chosen on simple_spread, multiwalker, pursuit and knights_archers_zombies (bench/LOG.md).
+    "games": dict(num_envs=8, num_steps=128, epochs=10, num_minibatches=16, lr=1e-3, norm_obs=False,
+                  center_rewards=True, total_steps=1_000_000, eval_episodes=10),
     # Chosen on Connect Four (bench/LOG.md).
     "boards": dict(past=0.5, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,
                    hidden_sizes=(256, 256), activation="relu", entropy_coef=0.06,
@@ -93,7 +94,8 @@ FAMILIES: dict[str, str] = {
     "MountainCar": "mountaincar", "Reacher": "reacher", "HalfCheetah": "halfcheetah",
     "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
     "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari", "atari/*": "atari_players",
-    "classic/*": "boards",
+    "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games",
+    "butterfly/knights_archers_zombies": "games",
     **{f"{game}{mode}": "procgen" for game in PROCGEN for mode in ("Easy", "Hard")},
 }
 
