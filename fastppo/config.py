@@ -66,7 +66,7 @@ class Config:
     """Options of the resets in training, `reset(options=...)`: JSON on the command line; in Python
     a dict, a list of one for each environment, or a function that returns one of these for the
     progress, from 0 to 1; none: no options, as in evaluations"""
-    agents: int = setting(1, "one_process", rule=rules.whole(1, 1_000))
+    agents: int = setting(1, rule=rules.whole(1, 1_000))
     """Agents of a game, each of which is a row of the rollout; the environment decides it"""
     agent_index: bool = True
     """An agent's observation has the number of the agent in its game"""

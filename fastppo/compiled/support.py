@@ -5,7 +5,7 @@ from typing import Any, Sequence
 from fastppo.config import MODELS, Config, default_of, having
 from fastppo.errors import format_value
 from fastppo.machine import kernels
-from fastppo.networks.action_heads import COMPILED_HEADS, least_outputs, make_head
+from fastppo.networks.action_heads import COMPILED_HEADS, make_head
 from fastppo.networks.encoders import COMPILED_ACTIVATIONS
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
 
@@ -40,9 +40,9 @@ def unsupported_in_graph(config: Config) -> str:
 
 def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
     """The first reason of the spaces, the head and the sizes of the layers; "" for none."""
-    if (size := least_outputs(seen.act_space)) > kernels.MAX_CHOICES:  # no head is made
-        return f"{size:,} actions (at most {kernels.MAX_CHOICES:,})"
     head = make_head(seen.act_space, config, 1)
+    if head.size > kernels.MAX_CHOICES:
+        return f"{head.size:,} actions (at most {kernels.MAX_CHOICES:,})"
     if type(head) not in COMPILED_HEADS:
         return (unsupported_value(config, distribution=("gaussian",), sde=(False,))
                 or f"the action space {seen.act_space}")

@@ -378,13 +378,6 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
     return Gaussian(count, init, bounds_map, fixed)
 
 
-def least_outputs(act_space: Space) -> int:
-    """The outputs of a built-in network for actions of a space, at least."""
-    parts = [leaf.space for leaf in leaves(act_space)]
-    return sum(sum(choice_counts(part).tolist()) if isinstance(part, (Discrete, MultiDiscrete))
-               else math.prod(part.shape) for part in parts)
-
-
 def fixed_std(space: Space, config: Config) -> np.ndarray:
     """The std f64 [a] of a Box whose `std` is set: a number, or "10%" of the range of an action.
 

@@ -73,7 +73,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                           entropy_coef=0.01, norm_obs=False, clip_rewards=True,
                           total_steps=20_000_000, eval_episodes=1),
     # Chosen on simple_spread, multiwalker, pursuit and knights_archers_zombies (bench/LOG.md).
-    "games": dict(num_envs=8, num_steps=128, epochs=10, num_minibatches=16, lr=1e-3, norm_obs=False,
+    "games": dict(num_envs=8, num_steps=64, epochs=10, num_minibatches=16, lr=1e-3, norm_obs=False,
                   center_rewards=True, total_steps=1_000_000, eval_episodes=10),
     # Chosen on Connect Four (bench/LOG.md).
     "boards": dict(past=0.5, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,

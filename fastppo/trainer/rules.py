@@ -272,6 +272,8 @@ CONFLICTS = [
         lambda c: Set(num_envs=max(c.processes, c.num_envs // c.processes * c.processes))),
     *(Conflict(name, lambda c: c.processes > 1, f"{name}={{{name}}} {ONE_PROCESS}", Omit(name))
       for name in having("one_process")),
+    Conflict("", lambda c: c.processes > 1 and c.agents > 1,
+        f"a game of {{agents}} agents {ONE_PROCESS}", "run it without torchrun"),
     Conflict("", lambda c: c.processes > 1 and c.vec != "workers",
         f"vec={{vec}}, as that of a VectorEnv, {ONE_PROCESS}",
         (Set(vec="workers"), "give an id or a function in place of the VectorEnv")),

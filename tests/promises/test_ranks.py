@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from games_for_tests import Scripted
 from ranks_script import ENVS, Watch, trainer_of
 from source_tree import ROOT
 from torch.distributed import TCPStore
@@ -176,6 +177,14 @@ def test_what_several_processes_cannot_do_is_refused(settings, text, monkeypatch
         PPO("Pendulum-v1" if "rpo_alpha" in settings else "CartPole-v1", preset="none", **dict(
             vec="workers", num_workers=1, num_envs=6) | settings)
     assert re.search(text, str(caught.value))
+
+
+def test_a_game_of_several_agents_is_for_one_process(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="(?s)a game of 4 agents is for a run of one process, and"
+                                          " torchrun has started 2.*fix: run it without torchrun"):
+        PPO(Scripted, num_workers=1, num_envs=2)
 
 
 def test_settings_that_differ_between_processes_are_named():
