@@ -399,12 +399,14 @@ def make_game(entry_point: str, **kwargs: Any) -> Game:
 
     Those of Atari are the games that ale-py has, in grey unless `kwargs` say otherwise.
     """
-    make = pkgutil.resolve_name(entry_point)
-    if "pettingzoo.atari" not in entry_point:
-        return as_game(make(**kwargs))
-    given = {"auto_rom_install_path": pkgutil.resolve_name("ale_py").__path__[0],
-             "obs_type": "grayscale_image", **kwargs}
-    return Game(make(**given).unwrapped)  # around it are checks that we make, too
+    atari = "pettingzoo.atari" in entry_point
+    if atari:
+        kwargs = {"auto_rom_install_path": pkgutil.resolve_name("ale_py").__path__[0],
+                  "obs_type": "grayscale_image", **kwargs}
+    env = pkgutil.resolve_name(entry_point)(**kwargs)
+    if atari or hasattr(env, "agent_iter"):
+        env = env.unwrapped  # around it are checks that we make, too, half of the time of a turn
+    return as_game(env)
 
 
 def register_pettingzoo() -> None:
