@@ -399,14 +399,12 @@ def make_game(entry_point: str, **kwargs: Any) -> Game:
 
     Those of Atari are the games that ale-py has, in grey unless `kwargs` say otherwise.
     """
-    atari = "pettingzoo.atari" in entry_point
-    if atari:
+    if atari := "pettingzoo.atari" in entry_point:
         kwargs = {"auto_rom_install_path": pkgutil.resolve_name("ale_py").__path__[0],
                   "obs_type": "grayscale_image", **kwargs}
     env = pkgutil.resolve_name(entry_point)(**kwargs)
-    if atari or hasattr(env, "agent_iter"):
-        env = env.unwrapped  # around it are checks that we make, too, half of the time of a turn
-    return as_game(env)
+    # Around these are checks that we make, too, half of the time of a turn.
+    return as_game(env.unwrapped if atari or hasattr(env, "agent_iter") else env)
 
 
 def register_pettingzoo() -> None:

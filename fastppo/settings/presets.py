@@ -78,7 +78,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Chosen on Connect Four (bench/LOG.md).
     "boards": dict(past=0.5, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,
                    hidden_sizes=(256, 256), activation="relu", entropy_coef=0.06,
-                   norm_obs=False, total_steps=3_000_000, eval_episodes=10),
+                   norm_obs=False, total_steps=6_000_000, eval_episodes=10),
     # Those of CleanRL's ppo_procgen, which has them from [Cobbe 2020, arXiv:1912.01588] with a
     # quarter of the environments. No whole run was measured.
     "procgen": dict(vec="envpool", model="impala", num_envs=64, num_steps=256, epochs=3,
