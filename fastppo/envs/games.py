@@ -62,7 +62,7 @@ class Game(gym.Env):
         agent_index = agent_index and len(self.agents) > 1
         self.axis = image_axis(self.obs_space) if agent_index else None
         space = self.obs_space if self.axis is None else Box(
-            0, 255, self._numbered(0, np.zeros(self.obs_space.shape)).shape, np.uint8)
+            0, 255, self._numbered(0, np.zeros_like(self.obs_space.low)).shape, np.uint8)
         beside = {AGENT: Discrete(len(self.agents))} if agent_index and self.axis is None else {}
         if shows_state:
             beside[STATE] = env.state_space
@@ -169,9 +169,9 @@ class Game(gym.Env):
 
     def _numbered(self, k: int, image: Any) -> np.ndarray:
         """An image of agent k with one more channel or frame: from 0 for the first agent to 255."""
-        one = np.asarray(image).take([0], self.axis)
-        return np.concatenate((image, np.full_like(one, 255 * k // (len(self.agents) - 1))),
-                              self.axis)
+        image = fitting_array(image, "observation", self.obs_space.shape, self.obs_space.dtype)
+        number = 255 * k // (len(self.agents) - 1)
+        return np.insert(image, image.shape[self.axis], number, self.axis)
 
     def _action(self, agent: str, action: Any) -> Any:
         """An action of the common space as the agent takes it: without what was padded."""
@@ -272,8 +272,9 @@ class Alone(gym.Wrapper):
 
 
 def image_axis(space: Space) -> int | None:
-    """The axis of the channels or frames of an image of uint8; None for any other space."""
-    if not isinstance(space, Box) or space.dtype != np.uint8 or len(space.shape) not in (3, 4):
+    """The axis of the channels or frames of an image of uint8 to 255; None for another space."""
+    if not (isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (3, 4)
+            and space.high.max() == 255):
         return None
     return 2 if channels_are_last(space.shape) else 0
 

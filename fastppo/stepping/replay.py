@@ -327,7 +327,7 @@ class EnvSnapshots:
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         returns = tree["returns"]
-        returns = *returns, *self.returns.state[len(returns):]  # older files lack the last one
+        returns = *returns, *[np.zeros(1)] * (len(returns) == 4)  # which older files lack
         check_alike([*returns, tree["memory"]], [*self.returns.state, memory])
         self.returns.state = returns
         if tree["step"]:

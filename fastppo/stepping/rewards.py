@@ -59,7 +59,7 @@ class ReturnScaling:
         """
         left = 1.0 - gamma * ~term
         if iteration == 0:
-            value = rew[valid].sum() / (left[valid].sum() or 1.0)
+            value = rew[valid].sum() / (left[valid].sum() or np.inf)
             self.state = *self.state[:-1], np.full(1, value)
         return (self.state[-1] * left).astype(np.float32)
 

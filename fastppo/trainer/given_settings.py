@@ -87,7 +87,7 @@ def env_label(env: Any) -> str:
 
 def settings_to_continue(config: dict[str, Any]) -> dict[str, Any]:
     """The settings that a run continues with, of the `config` in its checkpoint."""
-    config = {"precision": "fp32"} | config  # files of earlier versions lack it
+    config = {"precision": "fp32", "center_rewards": False} | config  # earlier files lack them
     if is_preset_file(config.get("preset")):
         config["preset"] = "none"  # its settings are stored
     return {name: value for name, value in config.items() if name not in having("not_stored")}

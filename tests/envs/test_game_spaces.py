@@ -107,6 +107,8 @@ def test_an_agent_has_its_number_unless_that_is_off():
 @pytest.mark.parametrize("shows_state", [False, True])
 def test_an_image_has_the_number_of_its_agent_as_a_channel_or_frame(shape, wanted, last,
                                                                     shows_state):
+    highest = 255
+
     class Seeing(Scripted):
         state_space = box(1)
 
@@ -114,7 +116,7 @@ def test_an_image_has_the_number_of_its_agent_as_a_channel_or_frame(shape, wante
             return np.ones(1, np.float32)
 
         def observation_space(self, agent):
-            return box(*shape, low=0, high=200, dtype=np.uint8)
+            return box(*shape, low=0, high=highest, dtype=np.uint8)
 
         def _seen(self, agents):
             return {agent: np.full(shape, 7, np.uint8) for agent in agents}
@@ -129,6 +131,11 @@ def test_an_image_has_the_number_of_its_agent_as_a_channel_or_frame(shape, wante
         assert (screen == 7).all() and (number == 85 * k).all()
         found.add(k)
     assert len(found) > 1
+    with pytest.raises(ValueError, match=f"the observation has shape .*, its space .{shape[0]}, "):
+        game._numbered(0, np.zeros(shape[1:], np.uint8))
+    highest = 1  # a board
+    assert Game(Seeing()).observation_space == Dict(obs=box(*shape, low=0, high=1, dtype=np.uint8),
+                                                    agent=Discrete(4))
 
 
 def test_a_part_called_agent_is_not_replaced():

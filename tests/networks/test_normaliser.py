@@ -461,9 +461,11 @@ def test_centred_rewards_are_those_of_values_less_the_one_that_fits_the_first_ro
 
 
 def test_rewards_without_ends_and_discount_have_no_center(trainer):
-    ppo = trainer(partial(Counting, 1000), num_steps=8, gamma=1.0, norm_rewards=False,
-                  center_rewards=True)
-    assert (ppo.collect().rew == 1).all()
+    ppo = trainer(partial(Counting, 12, truncated=False), num_steps=8, gamma=1.0,
+                  norm_rewards=False, center_rewards=True)
+    for ends in (False, True):
+        rollout = ppo.collect()
+        assert (rollout.rew == 1).all() and rollout.term.any() == ends
 
 
 @pytest.mark.parametrize("offset, said", [(50.0, 1), (-50.0, 1), (0.0, 0)])
