@@ -47,7 +47,7 @@ BEGIN, END = "<!-- tables: bench/games.py -->", "<!-- end of games -->"
 SETTINGS = {"num_envs": 8, "epochs": 10, "lr": 3e-4, "gamma": 0.99, "gae_lambda": 0.95,
             "clip_range": 0.2, "entropy_coef": 0.0, "max_grad_norm": 0.5, "hidden_sizes": (64, 64)}
 MINIBATCH = 256  # of PettingZoo's tutorials
-POINTS, SEEDS, ROUNDS = 20, (1, 2, 3), 3
+POINTS, SEEDS, ROUNDS, FOREVER = 20, (1, 2, 3), 3, 10**9
 PLAIN = {"agent_index": False, "norm_obs": False, "norm_rewards": False, "anneal_lr": False,
          "value_coef": 1.0}
 Over = Callable[[int], bool]  # of the rows so far
@@ -67,9 +67,9 @@ class Task(NamedTuple):
 TASKS = {task.id: task for task in (
     Task("mpe2/simple_spread-v3", "mpe2.simple_spread_v3", 3, 128, 150_000),
     Task("sisl/multiwalker-v9", "pettingzoo.sisl.multiwalker_v9", 3, 128),
-    Task("sisl/pursuit-v5", "pettingzoo.sisl.pursuit_v5", 8, 64),
+    Task("sisl/pursuit-v5", "pettingzoo.sisl.pursuit_v5", 8, 64, 300_000),
     Task("butterfly/knights_archers_zombies-v11",
-         "pettingzoo.butterfly.knights_archers_zombies_v11", 4, 128, deaths=True))}
+         "pettingzoo.butterfly.knights_archers_zombies_v11", 4, 128, 300_000, deaths=True))}
 
 
 class Recorded(BaseParallelWrapper):
@@ -114,8 +114,8 @@ def ours(task: Task, seed: int, folder: Path, over: Over, side: str) -> None:
     own = {"plain": SETTINGS | PLAIN | {"num_steps": task.steps, "num_minibatches": minibatches},
            "central": {"preset": "games", "critic_keys": ("state", "agent")}}.get(
                side, {"preset": "games"})
-    with PPO(functools.partial(make, task, folder), seed=seed, total_steps=task.rows,
-             eval_episodes=0, **own) as ppo:
+    env = functools.partial(make, task, folder) if task.rows < FOREVER else task.id
+    with PPO(env, seed=seed, total_steps=task.rows, eval_episodes=0, **own) as ppo:
         ppo.learn(callbacks=lambda ppo, stats: not over(ppo.step))
 
 
@@ -178,7 +178,7 @@ def run(task: Task, side: str, seed: int, seconds: float) -> dict[str, Any]:
         return laps[-1][0] > laps[1][0] + seconds if seconds else rows >= task.rows
 
     with tempfile.TemporaryDirectory() as name:
-        task = task._replace(rows=10**9) if seconds else task
+        task = task._replace(rows=FOREVER) if seconds else task
         (bare if side == "bare" else SIDES[side])(task, seed, Path(name), over, side)
         (start, first), (end, last) = laps[1], laps[-1]
         found = {"task": task.id, "side": side, "seed": seed}

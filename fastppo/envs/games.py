@@ -404,6 +404,8 @@ def make_game(entry_point: str, **kwargs: Any) -> Game:
         kwargs = {"auto_rom_install_path": pkgutil.resolve_name("ale_py").__path__[0],
                   "obs_type": "grayscale_image", **kwargs}
     env = pkgutil.resolve_name(entry_point)(**kwargs)
+    if hasattr(env, "aec_env"):  # a ParallelEnv made of an AEC
+        env.aec_env = env.aec_env.unwrapped
     # Around these are checks that we make, too, half of the time of a turn.
     return as_game(env.unwrapped if atari or hasattr(env, "agent_iter") else env)
 

@@ -94,8 +94,7 @@ FAMILIES: dict[str, str] = {
     "MountainCar": "mountaincar", "Reacher": "reacher", "HalfCheetah": "halfcheetah",
     "BipedalWalker": "bipedalwalker", "Hopper": "walker", "Walker2d": "walker",
     "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari", "atari/*": "atari_players",
-    "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games",
-    "butterfly/knights_archers_zombies": "games",
+    "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games", "butterfly/knights*": "games",
     **{f"{game}{mode}": "procgen" for game in PROCGEN for mode in ("Easy", "Hard")},
 }
 

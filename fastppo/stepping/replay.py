@@ -326,8 +326,7 @@ class EnvSnapshots:
         memory, obs = self.arena["state"][-1], np.empty_like(self.last_obs)
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
-        returns = tree["returns"]
-        returns = *returns, *[np.zeros(1)] * (len(returns) == 4)  # which older files lack
+        returns = *tree["returns"], *[np.zeros(1)] * (len(tree["returns"]) == 4)  # older files
         check_alike([*returns, tree["memory"]], [*self.returns.state, memory])
         self.returns.state = returns
         if tree["step"]:
