@@ -23,7 +23,7 @@ MASK = "action_mask"  # the key of the action mask in a Dict observation
 AGENT, STATE = "agent", "state"
 OBS_KEY = "obs"  # the key of the observation in a MaskedDict
 BOARD_SIDE = 8  # networks for images that are as small take boards of any size, padded to it
-MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network's input
+MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network
 MAX_EXACT = 2**53  # the whole numbers up to here are exact in float64
 WRAP = ("wrap the environment, to a Box or Discrete space: gymnasium.wrappers.TransformObservation"
         " or TransformAction (docs/spaces.md)")
@@ -124,10 +124,7 @@ def observation_storage(space: Space) -> Storage:
     if isinstance(space, Box):
         as_it_is = space.dtype in (np.dtype("u1"), np.dtype("?"))
         return Storage(space.dtype.str if as_it_is else "<f4", space.shape)
-    if (most := int(np.max(choice_counts(space)))) > MAX_DISCRETE:
-        raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each would be a"
-                         " column of the network's input",
-                         "give a Box or a MultiDiscrete of its digits with a wrapper")
+    choice_counts(space)
     return Storage("<i4", space.shape)
 
 
@@ -137,12 +134,17 @@ def leaf_arrays(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def choice_counts(space: Space) -> np.ndarray:
-    """The number of choices of each factor of a discrete space, i64 [factors]; 2 for a bit."""
-    if isinstance(space, Discrete):
-        return np.array([int(space.n)])
-    if isinstance(space, MultiDiscrete):
-        return space.nvec.reshape(-1).astype(np.int64)
-    return np.full(math.prod(space.shape), 2)
+    """The number of choices of each factor of a discrete space, i64 [factors]; 2 for a bit.
+
+    Raises SpaceError for more than MAX_DISCRETE of a factor.
+    """
+    if not isinstance(space, (Discrete, MultiDiscrete)):
+        return np.full(math.prod(space.shape), 2)
+    counts = np.reshape(getattr(space, "nvec", getattr(space, "n", 0)), -1).astype(np.int64)
+    if (most := counts.max(initial=0)) > MAX_DISCRETE:
+        raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each would be a"
+                         " column of the network", WRAP)
+    return counts
 
 
 def choice_starts(space: Space) -> np.ndarray:
@@ -157,18 +159,19 @@ def action_storage(space: Space) -> Storage:
     one float32 row of all its leaves (whole numbers below 2^24 are exact).
     """
     spaces = [leaf.space for leaf in leaves(space, kind="actions")]
-    if isinstance(space, Discrete):
-        return Storage("<i8", ())
     sizes = [math.prod(one.shape) for one in spaces]
     if not sizes or 0 in sizes:
         raise SpaceError(f"actions of the space {brief_text(space)} are empty: nothing can be"
                          " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
     for one in spaces:
+        if isinstance(one, CHOICES):
+            choice_counts(one)  # raises SpaceError if there are too many
         whole = isinstance(one, Box) and one.dtype.kind in "iu"  # float64 must hold it exactly
         if whole and max(abs(int(one.low.min())), abs(int(one.high.max()))) > MAX_EXACT:
             raise SpaceError(f"actions of the space {brief_text(one)} have bounds beyond 2**53, but"
                              " they are sampled as floats", NARROWER)
-    return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (sum(sizes),))
+    shape = () if isinstance(space, Discrete) else (sum(sizes),)
+    return Storage("<i8" if isinstance(space, CHOICES) else "<f4", shape)
 
 
 def has_mask(obs_space: Space) -> bool:
