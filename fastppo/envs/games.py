@@ -59,11 +59,12 @@ class Game(gym.Env):
         self.metadata, self.render_mode = env.metadata or {}, getattr(env, "render_mode", None)
         self.action_space = common_space("actions", self.acts)
         self.obs_space = common_space("observations", self.obs)
-        agent_index = agent_index and len(self.agents) > 1
-        self.axis = image_axis(self.obs_space) if agent_index else None
-        space = self.obs_space if self.axis is None else Box(
-            0, 255, self._numbered(0, np.zeros_like(self.obs_space.low)).shape, np.uint8)
-        beside = {AGENT: Discrete(len(self.agents))} if agent_index and self.axis is None else {}
+        agent_index, space, beside = agent_index and len(self.agents) > 1, self.obs_space, {}
+        self.number_axis = image_axis(space) if agent_index else None
+        if self.number_axis is not None:
+            space = Box(0, 255, self._numbered(0, np.zeros_like(space.low)).shape, np.uint8)
+        elif agent_index:
+            beside[AGENT] = Discrete(len(self.agents))
         if shows_state:
             beside[STATE] = env.state_space
         parts = space.spaces if isinstance(space, Dict) else {OBS_KEY: space}
@@ -151,7 +152,7 @@ class Game(gym.Env):
 
     def _observation(self, k: int, obs: Any, info: Mapping[str, Any]) -> Any:
         obs = padded(obs, self.obs[self.agents[k]], self.obs_space)
-        if self.axis is not None:
+        if self.number_axis is not None:
             obs = self._numbered(k, obs)
         if not (self.beside or self.masked):
             return obs
@@ -171,7 +172,7 @@ class Game(gym.Env):
         """An image of agent k with one more channel or frame: from 0 for the first agent to 255."""
         image = fitting_array(image, "observation", self.obs_space.shape, self.obs_space.dtype)
         number = 255 * k // (len(self.agents) - 1)
-        return np.insert(image, image.shape[self.axis], number, self.axis)
+        return np.insert(image, image.shape[self.number_axis], number, self.number_axis)
 
     def _action(self, agent: str, action: Any) -> Any:
         """An action of the common space as the agent takes it: without what was padded."""
@@ -404,9 +405,9 @@ def make_game(entry_point: str, **kwargs: Any) -> Game:
         kwargs = {"auto_rom_install_path": pkgutil.resolve_name("ale_py").__path__[0],
                   "obs_type": "grayscale_image", **kwargs}
     env = pkgutil.resolve_name(entry_point)(**kwargs)
+    # PettingZoo's wrappers check what we check, too, and take half of the time of a turn.
     if hasattr(env, "aec_env"):  # a ParallelEnv made of an AEC
         env.aec_env = env.aec_env.unwrapped
-    # Around these are checks that we make, too, half of the time of a turn.
     return as_game(env.unwrapped if atari or hasattr(env, "agent_iter") else env)
 
 

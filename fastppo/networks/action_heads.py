@@ -357,10 +357,9 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
         parts = [leaf.space for leaf in leaves(space)]
         return CompositeHead([make_head(part, config) for part in parts],
                              [math.prod(part.shape) for part in parts])
-    if isinstance(space, Discrete):
-        return Categorical(int(space.n))
-    if isinstance(space, MultiDiscrete):
-        return MultiCategorical(choice_counts(space).tolist())
+    if isinstance(space, (Discrete, MultiDiscrete)):
+        counts = choice_counts(space).tolist()
+        return Categorical(*counts) if isinstance(space, Discrete) else MultiCategorical(counts)
     if isinstance(space, MultiBinary):
         return Bernoulli(math.prod(space.shape))
     count, init = math.prod(space.shape), config.log_std_init

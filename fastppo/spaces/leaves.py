@@ -23,7 +23,7 @@ MASK = "action_mask"  # the key of the action mask in a Dict observation
 AGENT, STATE = "agent", "state"
 OBS_KEY = "obs"  # the key of the observation in a MaskedDict
 BOARD_SIDE = 8  # networks for images that are as small take boards of any size, padded to it
-MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network
+MAX_DISCRETE = 1 << 20  # choices of one Discrete: each is a column of the network's input or output
 MAX_EXACT = 2**53  # the whole numbers up to here are exact in float64
 WRAP = ("wrap the environment, to a Box or Discrete space: gymnasium.wrappers.TransformObservation"
         " or TransformAction (docs/spaces.md)")
@@ -124,7 +124,6 @@ def observation_storage(space: Space) -> Storage:
     if isinstance(space, Box):
         as_it_is = space.dtype in (np.dtype("u1"), np.dtype("?"))
         return Storage(space.dtype.str if as_it_is else "<f4", space.shape)
-    choice_counts(space)
     return Storage("<i4", space.shape)
 
 
@@ -136,15 +135,16 @@ def leaf_arrays(rows: np.ndarray) -> list[np.ndarray]:
 def choice_counts(space: Space) -> np.ndarray:
     """The number of choices of each factor of a discrete space, i64 [factors]; 2 for a bit.
 
-    Raises SpaceError for more than MAX_DISCRETE of a factor.
+    Raises SpaceError for a factor with more than MAX_DISCRETE.
     """
     if not isinstance(space, (Discrete, MultiDiscrete)):
         return np.full(math.prod(space.shape), 2)
-    counts = np.reshape(getattr(space, "nvec", getattr(space, "n", 0)), -1).astype(np.int64)
+    counts = np.reshape(space.n if isinstance(space, Discrete) else space.nvec, -1)
     if (most := counts.max(initial=0)) > MAX_DISCRETE:
-        raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each would be a"
-                         " column of the network", WRAP)
-    return counts
+        raise SpaceError(f"the space {brief_text(space)} has {most:,} choices, and each"
+                         " would be a column of the network's input or output",
+                         "give a Box or a MultiDiscrete of its digits with a wrapper")
+    return counts.astype(np.int64)
 
 
 def choice_starts(space: Space) -> np.ndarray:
@@ -159,19 +159,18 @@ def action_storage(space: Space) -> Storage:
     one float32 row of all its leaves (whole numbers below 2^24 are exact).
     """
     spaces = [leaf.space for leaf in leaves(space, kind="actions")]
+    if isinstance(space, Discrete):
+        return Storage("<i8", ())
     sizes = [math.prod(one.shape) for one in spaces]
     if not sizes or 0 in sizes:
         raise SpaceError(f"actions of the space {brief_text(space)} are empty: nothing can be"
                          " learnt", "give at least one number to choose, such as Box(-1, 1, (1,))")
     for one in spaces:
-        if isinstance(one, CHOICES):
-            choice_counts(one)  # raises SpaceError if there are too many
         whole = isinstance(one, Box) and one.dtype.kind in "iu"  # float64 must hold it exactly
         if whole and max(abs(int(one.low.min())), abs(int(one.high.max()))) > MAX_EXACT:
             raise SpaceError(f"actions of the space {brief_text(one)} have bounds beyond 2**53, but"
                              " they are sampled as floats", NARROWER)
-    shape = () if isinstance(space, Discrete) else (sum(sizes),)
-    return Storage("<i8" if isinstance(space, CHOICES) else "<f4", shape)
+    return Storage("<i8" if isinstance(space, CHOICES) else "<f4", (sum(sizes),))
 
 
 def has_mask(obs_space: Space) -> bool:

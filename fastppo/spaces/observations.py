@@ -18,7 +18,6 @@ from fastppo.spaces.leaves import (
     OBS_KEY,
     Leaf,
     MaskedDict,
-    action_storage,
     build_structure,
     can_store,
     channels_are_last,
@@ -138,7 +137,6 @@ class ObservationLayout:
     """
 
     def __init__(self, space: Space, act_space: Space):
-        action_storage(act_space)  # it raises SpaceError
         self.mask = mask_leaf(space, act_space) if isinstance(space, Dict) else None
         self.wrapped = isinstance(space, MaskedDict) and self.mask is not None
         self.factors, self.network_space = None, space

@@ -16,7 +16,7 @@ from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of, having
 from fastppo.errors import ConfigError, Fix, Install, Omit, Set
 from fastppo.machine import kernels, limits
 from fastppo.spaces.actions import unbounded
-from fastppo.spaces.leaves import NARROWER, brief_text, leaves, subspaces
+from fastppo.spaces.leaves import NARROWER, action_storage, brief_text, leaves, subspaces
 from fastppo.spaces.observations import ObservationLayout
 
 ENGINES = "native", "envpool"  # values of vec without workers
@@ -54,7 +54,9 @@ def check_settings(config: Config, given: Config, seen: ObservationLayout) -> No
 
     `config` has those resolved on which others depend.
     """
-    check(CONFLICTS, case_of(config, given, seen))
+    action_storage(seen.act_space)  # it raises SpaceError
+    case = case_of(config, given, seen)
+    check(CONFLICTS, case)
 
 
 def models_for(sides: tuple[int, ...]) -> list[str]:
