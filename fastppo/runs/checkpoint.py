@@ -140,7 +140,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, texts = read_tensor_file(path, CHECKPOINT_FORMAT)
     try:
         state = join_tree(texts["state"], tensors)
-        return Checkpoint(path, settings_to_continue(texts["config"]), texts["code"],
+        return Checkpoint(path, settings_to_continue(texts["config"], texts["code"]), texts["code"],
                           texts["fingerprint"], state, state["boundary"]["progress"][1])
     except Exception as error:  # a file may hold anything
         raise CheckpointError(f"{path} holds an invalid state: {truncate_text(repr(error), 500)}",

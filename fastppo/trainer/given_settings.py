@@ -85,12 +85,14 @@ def env_label(env: Any) -> str:
     return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
 
 
-def settings_to_continue(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a run continues with, of the `config` in its checkpoint."""
-    config = {"precision": "fp32", "center_rewards": False} | config  # earlier files lack them
+def settings_to_continue(config: dict[str, Any], code: list[str]) -> dict[str, Any]:
+    """The settings that a run continues with, of the `config` in its checkpoint, without `code`."""
+    config = {"precision": "fp32"} | config  # earlier files lack it
     if is_preset_file(config.get("preset")):
         config["preset"] = "none"  # its settings are stored
-    return {name: value for name, value in config.items() if name not in having("not_stored")}
+    checked = Config(**{name: config[name] for name in Config.__match_args__ if name in config})
+    return {name: value for name, value in vars(checked).items()
+            if name not in {*having("not_stored"), *code}}
 
 
 def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: Any,
@@ -107,7 +109,6 @@ def resumed_settings(path: Path, stored: dict[str, Any], code: list[str], env: A
                if value not in (None, "auto") or name in free and name != "device"}
     if is_preset_file(changes.get("preset")):
         del changes["preset"]
-    stored = {name: value for name, value in stored.items() if name in Config.__match_args__}
     if stored.get("precision") == "tf32" and str(changes.get("device")).startswith("cpu"):
         stored["precision"] = "fp32"  # only GPUs compute in the other
     name = stored["env_name"]
