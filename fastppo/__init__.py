@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fastppo.collect import Rollout
+    from fastppo.compiled_envs.definition import compiled_env
     from fastppo.config import Config
     from fastppo.errors import Error
     from fastppo.evaluation.evaluate import Evaluation
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from fastppo.vector.make_vec import make_vec
 
 __version__ = "0.1.0"
-__all__ = ["PPO", "Config", "load", "export", "make_vec", "Error", "Rollout", "Evaluation",
-           "Policy", "__version__"]
+__all__ = ["PPO", "Config", "load", "export", "make_vec", "compiled_env", "Error", "Rollout",
+           "Evaluation", "Policy", "__version__"]
 
 _MODULES = {"PPO": "ppo", "Config": "config", "load": "runs.policy_file",
-            "export": "runs.export", "make_vec": "vector.make_vec", "Error": "errors",
-            "Rollout": "collect", "Evaluation": "evaluation.evaluate", "Policy": "policy"}
+            "export": "runs.export", "make_vec": "vector.make_vec",
+            "compiled_env": "compiled_envs.definition", "Error": "errors", "Rollout": "collect",
+            "Evaluation": "evaluation.evaluate", "Policy": "policy"}
 
 
 def __getattr__(name: str) -> Any:

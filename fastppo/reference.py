@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     WARMUP = 5
     RPO = 6
     PAST = 7
+    ENVIRONMENT = 8
 
 
 def gae(rew, val, nxt, term, trunc, valid, gamma, lam):

@@ -12,7 +12,8 @@ CORE = ("ppo", "learner", "collect", "policy", "vecenv", "reference", "config")
 
 # Features that a run may never meet. A chapter is imported by itself, the core, the trainer and the
 # command alone.
-CHAPTERS = {"ranks", "gpu", "vector", "runs", "loggers", "video", "terminal", "games"}
+CHAPTERS = {"ranks", "gpu", "vector", "runs", "loggers", "video", "terminal", "games",
+            "compiled_envs"}
 
 CEILING, LONGEST = 600, 40
 

@@ -317,3 +317,4 @@ def first_nonfinite(x):
 include "update.pxi"
 include "gru.pxi"
 include "pixels.pxi"
+include "envs.pxi"

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
-from fastppo.envs.wrappers import warn_of_doubled
+from fastppo.envs.wrappers import unchecked_step, warn_of_doubled
 from fastppo.errors import ConfigError, Omit, SpaceError
 from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.actions import ActionMapping
@@ -37,6 +37,7 @@ class EnvSource:
     vector: VectorEnv | None = None
     masked = False
     step_seconds = 0.0
+    row_bytes = 0  # of the state of a compiled environment
 
     def __init__(self, env: Any, config: Config, show_masks: bool = True):
         self.config = config
@@ -92,6 +93,7 @@ class EnvSource:
                     raise SpaceError(f"environment {e} has the spaces {spaces}, not {first}",
                                      "give environments with the same spaces")
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
+            self.row_bytes = row_bytes(envs)
             self._use_agents({len(env.game.agents) if hasattr(env, "game") else 1 for env in envs})
             warn_of_doubled(envs[0])
             if show_masks and self.config.agents == 1:  # those of games are in their observations
@@ -155,6 +157,14 @@ def check_agreement(env: Any, given: dict[str, Any]) -> None:
         if given.get(name) not in (None, "auto", value):
             raise ConfigError(f"{name} is {given[name]!r}, but the {kind} makes it {value!r}", (
                 *[f"give {given[name]} environments"] * (name == "num_envs"), Omit(name)))
+
+
+def row_bytes(envs: Sequence[gym.Env]) -> int:
+    """The bytes of a row of compiled environments; 0 for others, and inside of other wrappers."""
+    kinds = {type(env.unwrapped) for env in envs}
+    bare = all(getattr(unchecked_step(env)[0], "__self__", None) is env.unwrapped for env in envs)
+    machine = all(hasattr(getattr(env.unwrapped, "code", None), "functions") for env in envs)
+    return envs[0].unwrapped.layout.row.itemsize if machine and bare and len(kinds) == 1 else 0
 
 
 def step_seconds(env: gym.Env) -> float:

@@ -403,3 +403,9 @@ class ActionNoise:
             normal(*place, self.normals)
             np.copyto(self.out, self.normals, where=self.normal)
         return self.out
+
+
+# Environments that are records, and a step in all of them: EnvRows(functions, rows, before,
+# (offset of the state, of the options), seed, number of the first, (reward f64 [t e], term, trunc,
+# obs, fin, length)). Its methods are in csrc/bindings/envs.pxi.
+EnvRows = getattr(_twin, "EnvRows", object)

@@ -64,22 +64,27 @@ class ActionMapping:
         if agents > 1:
             of_each = self.to_env()
             return lambda act: [*map(of_each, act)]
-        space, shape, dtype = self.space, self.space.shape, self.space.dtype
-        if isinstance(space, (Dict, Tuple)):
+        if isinstance(self.space, (Dict, Tuple)):
             return self._parts_to_env()
+        arrays = self.arrays()
+        if self.space.shape or isinstance(self.space, CHOICES):
+            return lambda act: list(arrays(act))
+        return lambda act: [row.reshape(()) for row in arrays(act)[:, None]]
+
+    def arrays(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The same function, of a space that is no Dict or Tuple, to one array [n ...]."""
+        space, shape, dtype = self.space, self.space.shape, self.space.dtype
         if isinstance(space, CHOICES):
             start = choice_starts(space)
-            return lambda act: list((act.reshape(len(act), *shape) + start).astype(
-                dtype, copy=False))
+            return lambda act: (act.reshape(len(act), *shape) + start).astype(dtype, copy=False)
         (low, high), placing = bounds_of(space), BOUNDS_MAPS[self.bounds_map]
 
-        def box_actions(act: np.ndarray) -> list[Any]:
+        def box_actions(act: np.ndarray) -> np.ndarray:
             if placing:
                 act = low + placing.place(act) * (high - low)
             if dtype.kind != "f":
                 act = np.rint(act)
-            actions = np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
-            return list(actions) if shape else [row.reshape(()) for row in actions[:, None]]
+            return np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
         return box_actions
 
     def _parts_to_env(self) -> Callable[[np.ndarray], list[Any]]:

@@ -30,6 +30,7 @@ class Actor:
     """
 
     times: np.ndarray
+    actions: ActionMapping
     begun, acting = 0.0, 0.0
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
     next_step = False  # the autoreset mode is NEXT_STEP: a final observation has a row of its own
@@ -82,7 +83,7 @@ class LocalActor(Actor):
         self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
         self.fin, self.times = arena["fin"][part], arena["times"][first]
         self.current = [arena[name] for name in ("params", "mean", "scale")]
-        self.plan, self.to_env = plan, actions.to_env()
+        self.plan, self.actions, self.to_env = plan, actions, actions.to_env()
         self.encoding = ObservationEncoding(
             layout, [0] if plan.plan[0, 7] == kernels.IMAGE else [], len(arena["mean"]) > 0)
         kind = "u" if plan.log_std is None else "n"
@@ -152,7 +153,7 @@ class CentralActor(Actor):
         # What is not finite where action parameters are not.
         self.checked = arena["act" if arena["act"].dtype == np.float32 else "logp"]
         self.obs = rows_by_step(arena["obs"], self.steps)
-        self.to_env = policy.actions.to_env()
+        self.actions, self.to_env = policy.actions, policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
         self.noise_steps, self.iteration = policy.head.noise_steps or self.steps, None
@@ -237,7 +238,8 @@ class WaitingActor(Actor):
     def __init__(self, arena: Arena, first: int, last: int, groups: Sequence[range],
                  actions: ActionMapping, turns: Any):
         self.act_rows, self.groups = list(arena["act"][:, first:last]), list(groups)
-        self.to_env, self.turns, self.times = actions.to_env(), turns, arena["times"][first]
+        self.actions, self.to_env = actions, actions.to_env()
+        self.turns, self.times = turns, arena["times"][first]
 
     def start(self, iteration: int) -> None:
         """Counts turns from the rollout's first step."""

@@ -240,7 +240,7 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
     rows, history = slice(e, e + envs.agents), resumed.histories[e]
     histories = resumed.histories[rows]
     failed_twice = resumed.step - history.start >= envs.new_episode(e, history.number).limit
-    if failed_twice or history.actions is None:  # its next step; or it is too long
+    if failed_twice or history.actions is None and not envs.views.rows.size:  # it is too long
         return False
     for _ in range(2):
         try:
@@ -281,6 +281,7 @@ class EnvSnapshot(NamedTuple):
     log: LogState
     obs: np.ndarray  # [e ...] the observations with which the next rollout begins, as stored
     memory: np.ndarray  # f32 [e s] the recurrent state there
+    rows: np.ndarray  # u1 [e bytes] the state of compiled environments
 
 
 class EnvSnapshots:
@@ -302,7 +303,7 @@ class EnvSnapshots:
         if self.last is not None and self.last.progress == progress:
             return self.last
         return EnvSnapshot(progress, self.returns.state, self.log.state, self.last_obs.copy(),
-                           self.arena["state"][-1].copy())
+                           self.arena["state"][-1].copy(), self.arena["rows"].copy())
 
     def begin(self, vec: Any) -> None:
         """Brings the environments to where the next rollout begins."""
@@ -316,7 +317,7 @@ class EnvSnapshots:
         """Makes new environments begin where the last rollout ended, or one that failed began."""
         at = self.now(progress)
         self.resumed = ResumedEpisodes(at.log.step, self.log.histories(at.log), at.obs)
-        self.arena["state"][-1] = at.memory
+        self.arena["state"][-1], self.arena["rows"][:] = at.memory, at.rows
 
     def load(self, tree: dict[str, Any], progress: tuple[int, int, int]) -> None:
         """Makes the environments begin at a snapshot from `snapshot_tree`.
@@ -324,10 +325,12 @@ class EnvSnapshots:
         Raises ValueError if its arrays do not fit this run.
         """
         memory, obs = self.arena["state"][-1], np.empty_like(self.last_obs)
+        at = self.arena["rows"]  # none of environments that run as Python, or in older files
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         returns = *tree["returns"], *[np.zeros(1)] * (len(tree["returns"]) == 4)  # older files
-        check_alike([*returns, tree["memory"]], [*self.returns.state, memory])
+        rows = tree["rows"] if np.size(tree.get("rows", ())) and at.size else at
+        check_alike([*returns, tree["memory"], rows], [*self.returns.state, memory, at])
         self.returns.state = returns
         if tree["step"]:
             check_alike([tree["actions"][:0]], [self.log.views.act[:0, 0]])
@@ -335,8 +338,8 @@ class EnvSnapshots:
             self.log.state = self.log.state._replace(options=read_options(
                 json.loads(tree.get("options", "[]"))))  # which older files lack
             self.log.resume(self.resumed, ())
-            memory[...] = tree["memory"]
-            self.last = EnvSnapshot(progress, returns, self.log.state, obs, tree["memory"])
+            memory[...], at[:] = tree["memory"], rows
+            self.last = EnvSnapshot(progress, returns, self.log.state, obs, tree["memory"], rows)
 
 
 def snapshot_tree(snapshot: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:
@@ -348,7 +351,7 @@ def snapshot_tree(snapshot: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:
             "length": np.array([-1 if one.actions is None else len(one.actions)
                                 for one in histories], np.int64),
             "actions": np.concatenate(kept) if kept else log.views.act[:0, 0],
-            "obs": leaf_arrays(snapshot.obs), "memory": snapshot.memory,
+            "obs": leaf_arrays(snapshot.obs), "memory": snapshot.memory, "rows": snapshot.rows,
             "options": json.dumps(snapshot.log.options)}
 
 

@@ -45,14 +45,15 @@ class RolloutViews(NamedTuple):
     against: np.ndarray  # i8 [t+1 e] the snapshot that acts; -1: the policy itself
     fin: np.ndarray  # [e ...] the last final observation
     frames: np.ndarray  # [e f ...] see FrameStore
+    rows: np.ndarray  # u1 [e bytes] the state of compiled environments
     infos: np.ndarray  # u1 [bytes] see write_infos
     drawn: np.ndarray  # bool [3] see GlobalRngWatch
 
     @classmethod
     def of(cls, arena: Arena, first: int, last: int, worker: int = 0) -> "RolloutViews":
         """The views of environments [first, last), which `worker` steps."""
-        return cls(*(arena[name][:, first:last] for name in cls._fields[:-4]),
-                   *(arena[name][first:last] for name in ("fin", "frames")),
+        return cls(*(arena[name][:, first:last] for name in cls._fields[:-5]),
+                   *(arena[name][first:last] for name in ("fin", "frames", "rows")),
                    arena["infos"][worker], arena["drawn"][worker])
 
 

@@ -43,9 +43,9 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     if config.num_workers:
         from fastppo.trainer.worker_collector import start_workers
         start_workers(collector, source, learner, ranks, groups, plan, central, rules,
-                      *stepper_of(config))
+                      *stepper_of(source, config))
     else:
-        stepper, local = stepper_of(config)
+        stepper, local = stepper_of(source, config)
         actor = central or local(arena, 0, config.rows, plan, policy.observer.layout,
                                  policy.actions, config.seed)
         if vector is not None:
@@ -70,8 +70,11 @@ def central_actor(config: Config) -> type[CentralActor]:
     return kind
 
 
-def stepper_of(config: Config) -> tuple[type[Serial], type[LocalActor]]:
+def stepper_of(source: EnvSource, config: Config) -> tuple[type[Serial], type[LocalActor]]:
     """The classes that step environments, or games of several agents, and act by compiled code."""
+    if source.row_bytes:
+        from fastppo.compiled_envs.stepper import CompiledSerial
+        return CompiledSerial, LocalActor
     if config.agents == 1:
         return Serial, LocalActor
     from fastppo.games.stepper import Games, PastLocalActor

@@ -25,11 +25,11 @@ log = logging.getLogger("fastppo")
 LARGE = 100.0  # observations
 
 
-def make_arena(config: Config, policy: Policy) -> Arena:
+def make_arena(config: Config, policy: Policy, row_bytes: int) -> Arena:
     """The shared memory of a run; ConfigError if there is too little.
 
-    It has the rollout, the parameters, a snapshot of the moments, cells and shards. Frames of
-    images that we stack are each stored once.
+    It has the rollout, the parameters, a snapshot of the moments, cells and shards, and as many as
+    `row_bytes` for each compiled environment. Frames of images that we stack are each stored once.
     """
     moments = ("<f4", (len(policy.observer.shift),))
     params = sum(x.numel() for x in trained_parameters(policy))
@@ -47,6 +47,7 @@ def make_arena(config: Config, policy: Policy) -> Arena:
     arena = Arena({
         **rollout_spec(policy, config.num_steps, config.rows,
                        config.frame_stack if once else 0),
+        "rows": ("|u1", (config.rows, row_bytes)),
         "params": ("<f4", (params,)), "mean": moments, "scale": moments,
         "pool": ("<f4", (kept, params)),
         **dict.fromkeys(("pool_mean", "pool_scale"), ("<f4", (kept, *moments[1]))),

@@ -106,7 +106,7 @@ class Run:
         with torch_threads(config.torch_threads, self.tf32):
             self.policy = build_policy(source.obs_space, source.act_space, config)
             self.arena = made.enter_context(closing(
-                make_arena(config, self.policy.to(config.device))))
+                make_arena(config, self.policy.to(config.device), source.row_bytes)))
             if config.device != "cpu":
                 from fastppo.gpu.device_actor import pinned
                 made.enter_context(pinned(self.arena, config.device))

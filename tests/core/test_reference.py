@@ -117,7 +117,8 @@ def test_philox_gives_the_known_answers_of_random123(at, key, answer):
 
 
 def test_purposes_keep_their_numbers():
-    names = ["ACT", "SHUFFLE", "INIT", "ENV_SEED", "EVALUATE", "WARMUP", "RPO", "PAST"]
+    names = ["ACT", "SHUFFLE", "INIT", "ENV_SEED", "EVALUATE", "WARMUP", "RPO", "PAST",
+             "ENVIRONMENT"]
     assert [(p.name, int(p)) for p in Purpose] == [(n, i) for i, n in enumerate(names)]
 
 

@@ -1,0 +1,232 @@
+"""The functions of an environment as machine code, by Numba or from a shared library.
+
+Each is a C function of addresses, see csrc/envs/rows.h; it returns -1 if it has failed.
+"""
+
+import ctypes
+import hashlib
+import os
+import re
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Callable, Iterator
+
+import numpy as np
+from numba import carray, cfunc, njit, types
+from numba.core import config as numba_config
+from numba.extending import overload, overload_method
+
+from fastppo.compiled_envs.rows import STREAM, RandomStream
+from fastppo.errors import ConfigError
+from fastppo.machine.kernels_numba import _philox
+from fastppo.machine.stderr import status_while
+from fastppo.reference import Purpose
+
+PURPOSE = int(Purpose.ENVIRONMENT)
+OURS = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+ADDRESSES = {"reset": 3, "step": 4, "observe": 2}  # that each function takes
+
+# What stands for these names in the copy of a function below that is compiled for an environment.
+USER: Any = None
+STATE_DTYPE = OPTIONS_DTYPE = ACT_DTYPE = OBS_DTYPE = ACT_SHAPE = OBS_SHAPE = None
+
+
+def reset(state, rng, options):
+    """The user's reset; state, rng and options are addresses."""
+    try:
+        USER(value_at(state, (), STATE_DTYPE), value_at(rng, (), STREAM),
+             value_at(options, (), OPTIONS_DTYPE))
+    except Exception:
+        return -1
+    return 0
+
+
+def step(state, action, rng, reward):
+    """The user's step; 1 if the episode has terminated."""
+    try:
+        given, terminated = USER(value_at(state, (), STATE_DTYPE), value_at(
+            action, ACT_SHAPE, ACT_DTYPE), value_at(rng, (), STREAM))
+    except Exception:
+        return -1
+    carray(reward, 1, np.float64)[0] = given
+    return 1 if terminated else 0
+
+
+def observe(state, obs):
+    """The user's observe."""
+    try:
+        USER(value_at(state, (), STATE_DTYPE), value_at(obs, OBS_SHAPE, OBS_DTYPE))
+    except Exception:
+        return -1
+    return 0
+
+
+def value_at(address, shape, dtype):
+    """The number, record or array of this shape at an address; for compiled functions alone."""
+    raise NotImplementedError
+
+
+@overload(value_at)
+def _value_at(address, shape, dtype):
+    if shape == types.Tuple(()):
+        return lambda address, shape, dtype: carray(address, shape, dtype)[()]
+    return lambda address, shape, dtype: carray(address, shape, dtype)
+
+
+@njit
+def _words(rng):
+    """See RandomStream.words."""
+    draws = rng.draws + np.uint64(1)
+    rng.draws = draws
+    return _philox(rng.seed, draws, draws >> np.uint64(32), 0, PURPOSE)
+
+
+def _has_method(function: Callable) -> None:
+    """Makes a STREAM have a method of RandomStream in compiled functions."""
+    @overload_method(types.Record, function.__name__)
+    @wraps(function)
+    def of_records(rng, *_, **__):
+        if "draws" in rng.fields:
+            return _words.py_func if function is RandomStream.words else function
+
+
+for method in (RandomStream.random, RandomStream.uniform, RandomStream.integers,
+               RandomStream.normal):
+    _has_method(method)
+
+
+@overload_method(types.Record, "words")
+def _of_records(self):
+    return lambda self: _words(self)
+
+
+class MachineCode:
+    """The functions of a class of environments as machine code, with the methods of Interpreted.
+
+    `functions` are their addresses, `python` the same functions as Python runs them. One that fails
+    is called again there, from the same state, for the error. Raises ConfigError for one that Numba
+    cannot compile.
+    """
+
+    def __init__(self, kind: type, python: Any):
+        self.python, user, layout = python, python.user, kind.layout
+        names = {f"{name}_DTYPE": for_numba(getattr(layout, name.lower()))
+                 for name in ("STATE", "OPTIONS", "ACT", "OBS")}
+        names |= {"ACT_SHAPE": layout.act_shape, "OBS_SHAPE": layout.obs_shape}
+        label = kind.__qualname__
+        with status_while(f"compiling {label}"):
+            self.calls = [c_function(name, getattr(user, name), f"{label}.{name}", names)
+                          for name in ADDRESSES]
+        self.functions = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
+
+    def use(self, env: Any) -> None:
+        """Reads where the row of an environment is."""
+        base, layout = env.memory.ctypes.data, env.layout
+        state, rng = base + layout.state_at, base
+        action, reward, obs = (x.ctypes.data for x in (env.action, env.reward, env.obs))
+        env.places = ((state, rng, base + layout.options_at), (state, action, rng, reward),
+                      (state, obs))
+
+    def reset(self, env: Any) -> None:
+        """See Interpreted.reset."""
+        self._call(0, env)
+
+    def step(self, env: Any) -> tuple[float, bool]:
+        """See Interpreted.step."""
+        terminated = self._call(1, env) == 1
+        return float(env.reward[0]), terminated
+
+    def observe(self, env: Any) -> None:
+        """See Interpreted.observe."""
+        self._call(2, env)
+
+    def _call(self, number: int, env: Any) -> int:
+        before = env.memory.copy()
+        answer = self.calls[number](*env.places[number])
+        if answer < 0:
+            env.memory[:], name = before, [*ADDRESSES][number]
+            getattr(self.python, name)(env)
+            raise RuntimeError(f"{name} fails as machine code, and not as Python; check() compares"
+                               " them")
+        return answer
+
+
+def for_numba(dtype: np.dtype) -> np.dtype:
+    """The same dtype, but flags are uint8: Numba's records cannot have them."""
+    if dtype.subdtype:
+        return np.dtype((for_numba(dtype.base), dtype.shape))
+    if not dtype.names:
+        return np.dtype("u1") if dtype.kind == "b" else dtype
+    return np.dtype({"names": [*dtype.names], "formats": [
+        for_numba(dtype[name]) for name in dtype.names], "offsets": [
+        dtype.fields[name][1] for name in dtype.names], "itemsize": dtype.itemsize})
+
+
+def from_library(function: Any) -> bool:
+    """True for a function of a shared library, as ctypes has it."""
+    return isinstance(function, ctypes._CFuncPtr)
+
+
+def c_function(name: str, function: Any, label: str, names: dict[str, Any]) -> Any:
+    """The C function of one `function`; that of a shared library is taken as it is."""
+    arguments = [types.voidptr] * ADDRESSES[name]
+    if from_library(function):
+        function.restype, function.argtypes = ctypes.c_int32, [ctypes.c_void_p] * len(arguments)
+        return function
+    checked, file = bool(numba_config.BOUNDSCHECK), function.__code__.co_filename
+    user = njit(error_model="numpy", boundscheck=checked)(function)
+    # Numba's cache knows it by file and name, and compiles it again when the file has changed.
+    own = f"{label}.{code_digest(function, checked, names)}"
+    code = globals()[name].__code__.replace(co_filename=file, co_name=own, co_qualname=own)
+    wrapper = FunctionType(code, {**globals(), **names, "USER": user}, own)
+    wrapper.__qualname__ = own
+    try:
+        with cache_folder() as exists:
+            return cfunc(types.int32(*arguments), cache=exists and os.path.isfile(file))(
+                wrapper).ctypes
+    except Exception as error:  # Numba raises many
+        raise ConfigError(f"Numba cannot compile {label}: {reason_of(error)}") from error
+
+
+def code_digest(function: Any, *more: Any) -> str:
+    """A digest of a function's code, of the values that it has from outside, and of `more`.
+
+    And of this package, which calls it; but not of functions that it calls itself.
+    """
+    code, outside = function.__code__, function.__globals__
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    constants = [outside.get(name) for name in code.co_names]
+    constants = [x for x in constants if isinstance(x, (int, float, tuple, np.ndarray))]
+    text = repr((code.co_code, code.co_consts, cells, constants, more))
+    return hashlib.sha256(OURS + text.encode()).hexdigest()[:12]
+
+
+@contextmanager
+def cache_folder() -> Iterator[bool]:
+    """Numba's cache in a private folder of the user's; False if there is none.
+
+    It holds pickles, so nobody else may write there.
+    """
+    before, folder = numba_config.CACHE_DIR, Path(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastppo"
+    try:
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        info = folder.stat()
+        exists = bool(before) or info.st_uid == os.getuid() and not info.st_mode & 0o022
+    except OSError:
+        exists = bool(before)
+    numba_config.CACHE_DIR = before or str(folder)
+    try:
+        yield exists
+    finally:
+        numba_config.CACHE_DIR = before
+
+
+def reason_of(error: Exception) -> str:
+    """Numba's reason and the line of the user's file, without its page of types."""
+    text = re.sub(r"Failed in nopython.*\n", "", str(error))
+    reason = re.split(r"\n\s*\n|\nDuring|\nThere are", text)[0]
+    place = re.search(r'(File ".+", line \d+):\n(?:.*\n)*?(.*)\n *\^', text)
+    return f"{reason}\n  {place[1]}: {place[2].strip()}" if place else reason

@@ -1,0 +1,102 @@
+"""Steps compiled environments into a rollout, all rows of a group by one call."""
+
+import math
+from typing import Any, Sequence
+
+import numpy as np
+
+from fastppo.machine.kernels import EnvRows
+from fastppo.stepping.actors import Actor
+from fastppo.stepping.environments import ResetOptions, RunningEpisode, options_at
+from fastppo.stepping.replay import EpisodeHistory, ResumedEpisodes
+from fastppo.vecenv import Serial
+
+
+class EpisodesOfRows:
+    """The running episodes of rows, which the compiled steps count there."""
+
+    def __init__(self, rows: np.ndarray):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, e: int) -> RunningEpisode:
+        if e >= len(self.rows):
+            raise IndexError(e)
+        row = self.rows[e]
+        return RunningEpisode(*map(int, (row.number, row.rng.seed, row.start)))
+
+    def __setitem__(self, e: int, episode: RunningEpisode) -> None:
+        self.rows[e].number, self.rows[e].start = episode.number, episode.start
+
+
+class CompiledSerial(Serial):
+    """A Serial of compiled environments, whose rows are in shared memory: a snapshot has them.
+
+    Steps are Serial's, one environment after the other, where the rules say what is done about
+    episodes that fail.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.kind = self.envs[0].unwrapped
+        self.running = EpisodesOfRows(self.views.rows.view(self.kind.layout.row)[:, 0])
+        for env, memory in zip(self.envs, self.views.rows):
+            env.unwrapped.use(memory)
+        self.actor.to_env = self.actor.actions.arrays()
+
+    def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
+        """See Serial.begin."""
+        restarted, views, layout = super().begin(resumed, episode), self.views, self.kind.layout
+        self.compiled = EnvRows(
+            self.kind.code.functions, views.rows, np.empty(layout.state.itemsize, np.uint8),
+            (layout.state_at, layout.options_at), self.seed, self.first,
+            (self.recorder.rewards, views.term, views.trunc, views.obs, views.fin, views.length))
+        return restarted
+
+    def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
+        """Stores an observation, and the limit of an episode that begins."""
+        super().receive(e, obs, info, begins, ended)
+        if begins:
+            self.running.rows[e].limit = min(self.kind.limit, self.steps[e][1])
+
+    def use_options(self, history: ResetOptions) -> None:
+        """See Environments.use_options."""
+        super().use_options(history)
+        for e, env in enumerate(self.envs):
+            env.unwrapped.set_options(options_at(history, self.number(e), self.now + 2) or {})
+
+    def _step(self, actor: Actor, t: int, group: range) -> None:
+        if self.rules.cuts or self.rules.reset_on_nan:
+            return super()._step(actor, t, group)
+        act = np.ascontiguousarray(actor.act(t, group), self.kind.layout.act)
+        if not group:
+            return
+        if self.note is not None:
+            self.note(self.now - self.running[group.start].start, group.start)
+        failed = self.compiled.step(t, self.now, group.start, group.stop, act)
+        if failed >= 0:
+            self._raise_fault(failed, act[failed - group.start])
+        views = self.views
+        for e in group.start + np.flatnonzero((views.trunc & ~views.term)[t, group]):
+            self.check(views.fin[e:e + 1], self.layout, e)
+            actor.truncated(t, e)
+
+    def _raise_fault(self, e: int, action: Any) -> None:
+        """Raises the error of a step of environment e, which Python takes again."""
+        *_, term, trunc, _ = self.take_step(e, action)
+        if term or trunc:
+            self.begin_next(e)
+        raise self.fault(e, "step()", RuntimeError("it fails as machine code, and not as Python;"
+                                                   " check() compares them"))
+
+    def play_again(self, e: int, histories: Sequence[EpisodeHistory], actor: Actor,
+                   seconds: float = math.inf) -> Sequence[float]:
+        """See Serial.play_again; a row that is at the end of its history has nothing to replay."""
+        running, (history,) = self.running[e], histories
+        if self.progress.stepping is not None or running[::2] != history[:2]:
+            return super().play_again(e, histories, actor, seconds)
+        self.receive(e, self.envs[e].unwrapped.observe(), {},
+                     self.new_episode(e, history.number)._replace(start=history.start))
+        return [history.total]
