@@ -38,7 +38,8 @@ class Play(PolicyOptions):
     """Picture: the environment, the network's inputs and outputs, or both; only a video has the
     network's"""
     person: bool = False
-    """Play a game with actions that are numbers yourself, in the terminal, against the policy"""
+    """Play a game with actions that are numbers yourself, in the terminal, against the policy: you
+    are X"""
     fps: int | None = None
     """Frames per second of the video; none: the environment's own rate"""
     caption: bool = True

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
-from fastppo.errors import ConfigError, Set, SpaceError
+from fastppo.errors import ConfigError, Omit, Set, SpaceError
 from fastppo.spaces.leaves import (
     AGENT,
     CHOICES,
@@ -30,6 +30,15 @@ from fastppo.spaces.leaves import (
 
 LEFT = "{} has left the game, but neither terminated nor truncated"
 RETURNED = "{} is in the game again after its end"
+
+
+def entry(what: str, given: Mapping[str, Any], agent: str) -> Any:
+    """What a game has given to an agent; ValueError if it is missing."""
+    try:
+        return given[agent]
+    except (KeyError, TypeError):
+        raise ValueError(f"there is no {what} of {agent}: reset() and step() return dicts that have"
+                         " all agents which are alive, or were so before the step") from None
 
 
 class Turn(NamedTuple):
@@ -66,6 +75,9 @@ class Game(gym.Env):
         elif agent_index:
             beside[AGENT] = Discrete(len(self.agents))
         if shows_state:
+            if not hasattr(env, "state_space"):
+                raise ConfigError("the game has no state_space, for critic_keys=state",
+                                  Omit("critic_keys"))
             beside[STATE] = env.state_space
         parts = space.spaces if isinstance(space, Dict) else {OBS_KEY: space}
         if AGENT in beside and AGENT in parts:
@@ -110,7 +122,8 @@ class Game(gym.Env):
         if gone := sorted({*rews} - {*acting} - there):
             raise ValueError(f"{gone[0]} is rewarded, but is not in the game")
         cut = self.steps >= self.limit
-        turns = {k: Turn(rews[agent], terms[agent], truncs[agent] or cut)
+        turns = {k: Turn(entry("reward", rews, agent), entry("termination", terms, agent),
+                         entry("truncation", truncs, agent) or cut)
                  for k, agent in enumerate(self.agents) if agent in acting}
         for k, (rew, term, trunc) in turns.items():
             self.totals[k] += float(rew)
@@ -147,7 +160,7 @@ class Game(gym.Env):
     def _seen(self, obs: Mapping[str, Any], infos: Mapping[str, Any], which: Sequence[bool]
               ) -> dict[int, Any]:
         """The observations of the agents `which` [n], by row, in the common space."""
-        return {k: self._observation(k, obs[agent], infos.get(agent, {}))
+        return {k: self._observation(k, entry("observation", obs, agent), infos.get(agent, {}))
                 for k, agent in enumerate(self.agents) if which[k]}
 
     def _observation(self, k: int, obs: Any, info: Mapping[str, Any]) -> Any:
@@ -175,9 +188,11 @@ class Game(gym.Env):
         return np.insert(image, image.shape[self.number_axis], number, self.number_axis)
 
     def _action(self, agent: str, action: Any) -> Any:
-        """An action of the common space as the agent takes it: without what was padded."""
-        shape = self.acts[agent].shape
-        return action[tuple(map(slice, shape))] if shape and shape != action.shape else action
+        """An action of the common space as one of the agent's own."""
+        own = self.acts[agent]
+        if own is self.action_space or not isinstance(own, Box):
+            return action
+        return action[tuple(map(slice, own.shape))].clip(own.low, own.high)
 
 
 class TurnGame(Game):

@@ -52,6 +52,8 @@ class MatchEnvs(EvaluationEnvs):
             game, seat = self.envs[e].game, self.seat(e)
             if over:
                 self.scores[self.running[e].number] = game.score(seat)
+                if isinstance(self.opponent, Person):
+                    self.opponent.show(self.obs[[e + k for k in range(self.agents) if k != seat]])
             yield e, game.totals[seat] * over, over
 
 
@@ -83,8 +85,7 @@ class Person(RandomPlayer):
         for row in rows[:, None]:
             mask = self.layout.legal(row)
             legal = range(self.actions.space.n) if mask is None else np.flatnonzero(mask)
-            print("\n".join(board_text(x) for i, x in enumerate(leaf_arrays(row))
-                            if i != self.layout.mask and x[0].ndim), flush=True)
+            self.show(row)
             try:
                 while (text := input(f"your action, of {' '.join(map(str, legal))}: ")) not in map(
                         str, legal):
@@ -94,9 +95,14 @@ class Person(RandomPlayer):
             chosen.append([int(text)])
         return self.actions.to_env()(np.array(chosen).reshape(-1, *self.actions.store.shape)), state
 
+    def show(self, rows: np.ndarray) -> None:
+        """Prints the first of some observations."""
+        print("\n".join(board_text(x[:1]) for i, x in enumerate(leaf_arrays(rows))
+                        if i != self.layout.mask and x[0].ndim), flush=True)
+
 
 def board_text(planes: np.ndarray) -> str:
-    """A board [1 h w 2], of one's own pieces and the other's, in letters; others as they are."""
+    """A board [1 h w 2], of one's own pieces, X, and the other's, O; others as they are."""
     if planes.ndim != 4 or planes.shape[3] != 2:
         return str(planes[0])
     marks = np.where(planes[0, :, :, 0] > 0, "X", np.where(planes[0, :, :, 1] > 0, "O", "."))

@@ -35,6 +35,10 @@ class Games(Serial):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        agents = self.views.raw.shape[1] // len({seat.game for seat in self.envs})
+        if any(len(seat.game.agents) != agents for seat in self.envs):
+            raise EnvError(f"not every game has {agents} agents, as the first one has",
+                           "make games of as many agents")
         self.born = [0] * len(self.envs)
         self.against = np.full(len(self.envs), -1, np.int8)  # of the running games
         self.limits = [seat.game.limit for seat in self.envs]
@@ -181,7 +185,7 @@ def game_info(game: Game) -> dict[str, float]:
     rows: dict[str, list[int]] = {}
     for k, agent in enumerate(game.agents):
         if agent in game.ended:
-            for name in dict.fromkeys((agent, agent.rstrip("_0123456789"))):
+            for name in dict.fromkeys((agent, f"{agent}".rstrip("_0123456789") or agent)):
                 rows.setdefault(name, []).append(k)
     return {GAME_RETURN: sum(game.totals) / len(game.agents), GAME_LENGTH: float(game.steps)} | {
         f"{name}/{what}": float(np.mean([x[k] for k in own])) for name, own in rows.items()

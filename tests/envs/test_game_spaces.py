@@ -200,6 +200,24 @@ def test_an_agent_gets_the_part_of_an_action_that_it_has():
             action, actions[game.agents.index(agent)][:Reaching.sizes[agent]])
 
 
+def test_an_agent_gets_actions_within_its_own_bounds():
+    given = []
+
+    class Bounded(Scripted):
+        def action_space(self, agent):
+            return Box(-1, 1 + (agent == "ann"), (2,), np.float32)
+
+        def step(self, actions):
+            given.append(actions)
+            return super().step(dict.fromkeys(actions, 0))
+    game = Game(Bounded())
+    game.reset(seed=2)
+    game.step(np.full((4, 2), 1.5, np.float32))
+    assert {agent: action.max() for agent, action in given[0].items()} == {
+        agent: 1.5 if agent == "ann" else 1.0 for agent in given[0]}
+    assert len(given[0]) > 1
+
+
 def test_a_game_is_played_by_rows_until_nobody_is_alive():
     game, env = Game(Scripted(), limit=4), Scripted()
     lengths = set()

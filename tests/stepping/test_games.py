@@ -498,9 +498,11 @@ def broken(game, *_):
     (of_the_dead, "(ann|bob|cy|dee) is rewarded, but is not in the game"),
     (of_a_stranger, "zoe is not one of the possible_agents"),
     (is_a_stranger, "zoe is not one of the possible_agents"),
-    (no_reward, "KeyError"), (not_a_number, "the reward is nan, not finite"),
+    (no_reward, "there is no reward of (ann|bob|cy|dee)"),
+    (not_a_number, "the reward is nan, not finite"),
     (no_flag, "terminated is 'no', not True or False"), (another_shape, r"has shape \(3,\)"),
-    (not_seen, "KeyError"), (broken, "RuntimeError: a wheel came off")])
+    (not_seen, "there is no observation of (ann|bob|cy|dee)"),
+    (broken, "RuntimeError: a wheel came off")])
 def test_what_a_game_must_not_do_is_an_error_with_its_place(fault, said, workers):
     seed = episode_seed(3, Purpose.ENV_SEED, 2, 2)
     makers = [Scripted, Scripted, lambda: Faulty(seed, fault)]
@@ -586,6 +588,23 @@ def test_the_number_of_agents_is_the_games_own():
     three = type("Three", (Scripted,), {"possible_agents": ["ann", "bob", "cy"]})
     with pytest.raises(ConfigError, match="different numbers of agents: 2, 3, 4"):
         PPO([Scripted, two, three], agent_index=False, **SETTINGS)
+
+
+def test_games_that_a_factory_makes_have_one_number_of_agents():
+    made = iter([Scripted, Scripted, type("Two", (Scripted,), {"possible_agents": ["ann", "bob"]})])
+    with pytest.raises(EnvError, match="not every game has 4 agents"):
+        PPO(lambda: next(made)(), **SETTINGS | dict(num_envs=2, num_workers=0))
+
+
+def test_a_game_without_a_state_gives_the_critic_none():
+    with pytest.raises(ConfigError, match="no state_space, for critic_keys=state"):
+        PPO(Scripted, **SETTINGS | dict(critic_keys=("state", "agent")))
+
+
+def test_agents_may_have_numbers_for_names():
+    numbered = type("Numbered", (Scripted,), {"possible_agents": [0, 1, 2, 3]})
+    with PPO(numbered, **SETTINGS) as ppo:
+        ppo.update(ppo.collect())
 
 
 def test_the_state_of_the_game_is_seen_by_the_critic_alone():
