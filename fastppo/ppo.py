@@ -84,7 +84,8 @@ class PPO(Run):
             with self.clock("update"), restarted_on_fault(self), torch_threads(
                     self.config.update_threads, self.tf32):
                 stats = self.learner.update(rollout, self.coefficients, self.progress.iteration - 1)
-        return stats | {"losses/explained_variance": explained_variance(rollout, self.ranks)}
+                stats["losses/explained_variance"] = explained_variance(rollout, self.ranks)
+        return stats
 
     def evaluate(self, episodes: int = 100, deterministic: bool = True, env=None, report=None
                  ) -> "Evaluation":

@@ -77,7 +77,7 @@ class Serial(Environments):
             progress = self.progress
             if progress.stepping is not None:
                 self._restore(actor, progress.stepping)
-            for t in range(progress.t, steps):
+            for t in self._steps_left(actor, steps):
                 self.now = recorder.origin + t
                 for group in self.groups:
                     self._step(actor, t, group)
@@ -91,6 +91,10 @@ class Serial(Environments):
         self.writer.slots[e][...] = self.writer.convert(obs)
         if begins:
             self.steps[e] = self.episode_step(e, begins.limit, self.layout)
+
+    def _steps_left(self, actor: Actor, steps: int) -> range:
+        """The steps of a rollout that are left; a subclass may take them itself."""
+        return range(self.progress.t, steps)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
         """Takes step t in the environments of `group` that have not taken it."""

@@ -9,7 +9,7 @@ cdef extern from "envs/rows.h" nogil:
         Functions call
         uint8_t *rows
         uint8_t *before
-        int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0
+        int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0, floats
         uint64_t seed
     ctypedef struct Record:
         const uint8_t *act
@@ -22,6 +22,37 @@ cdef extern from "envs/rows.h" nogil:
     int64_t rows_step(const Rows *rows, const Record *record, int64_t now, int64_t start,
                       int64_t stop)
 
+cdef extern from "envs/rollout.h" nogil:
+    enum: REWARD, TERM, TRUNC, OBS, LENGTH, ACT, LOGP, VAL, NXT, ARRAYS
+    ctypedef struct Policy:
+        const int64_t *plan
+        int64_t layers
+        const Layout *layout
+        const float *packed
+        Normaliser normaliser
+        const float *log_std
+        const float *low
+        const float *high
+        int64_t components
+        bint scaled
+        uint64_t seed
+        float *work
+        float *out
+        float *noise
+        float *sent
+    ctypedef struct Rollout:
+        uint8_t *array[ARRAYS]
+        int64_t stride[ARRAYS]
+        uint8_t *final
+        int64_t envs
+    cpdef enum: GOING, POLICY_FAILED, ROW_FAILED, NOT_FINITE
+    ctypedef struct Stop:
+        int64_t t, row
+        int reason
+        double acting
+    Stop rows_rollout(const Rows *rows, const Policy *policy, const Rollout *rollout, int64_t t,
+                      int64_t steps, int64_t now, int64_t first, double seconds)
+
 
 cdef uint8_t *memory_of(array, int64_t *stride) except NULL:
     """The memory of an array, and the bytes between its rows; valid while it is referenced."""
@@ -33,27 +64,29 @@ cdef uint8_t *memory_of(array, int64_t *stride) except NULL:
 
 
 cdef class EnvRows:
-    """See machine.kernels.EnvRows."""
+    """The base of machine.kernels.EnvRows: steps rows, alone or with a policy that acts."""
     cdef Rows rows
-    cdef int64_t count, steps
-    cdef uint8_t *record[6]
-    cdef int64_t strides[6]
+    cdef Rollout rollout
+    cdef int64_t steps
     cdef object arrays
 
-    def __init__(self, functions, rows, before, offsets, uint64_t seed, int64_t env0, record):
+    def __init__(self, functions, rows, before, offsets, uint64_t seed, int64_t env0, final,
+                 arrays):
         cdef size_t reset, step, observe
+        cdef int64_t stride
         reset, step, observe = functions
-        reward, fin = record[0], record[4]
         self.rows.call = Functions(<void *>reset, <void *>step, <void *>observe)
         self.rows.rows = memory_of(rows, &self.rows.stride)
-        self.rows.before = memory_of(before, &self.rows.state_bytes)
+        self.rows.before = memory_of(before, &stride)
         self.rows.state, self.rows.options = offsets
-        self.rows.state_bytes, self.rows.obs_bytes = before.nbytes, fin.nbytes // len(fin)
+        self.rows.state_bytes, self.rows.obs_bytes = before.nbytes, final.nbytes // len(final)
+        self.rows.floats = self.rows.obs_bytes // 4 if final.dtype == "f4" else 0
         self.rows.seed, self.rows.env0 = seed, env0
-        self.steps, self.count = reward.shape
-        for i, array in enumerate(record):
-            self.record[i] = memory_of(array, &self.strides[i])
-        self.arrays = rows, before, record  # held for as long as their memory is used
+        self.steps, self.rollout.envs = arrays[0].shape
+        self.rollout.final = memory_of(final, &stride)
+        for i, array in enumerate(arrays):
+            self.rollout.array[i] = memory_of(array, &self.rollout.stride[i])
+        self.arrays = rows, before, final, arrays  # held for as long as their memory is used
 
     def step(self, int64_t t, int64_t now, int64_t start, int64_t stop, act):
         """Takes step `t` of a rollout, `now` of the run, in rows [start, stop); see rows_step.
@@ -61,19 +94,58 @@ cdef class EnvRows:
         act [e ...] are their actions as the environments take them.
         """
         cdef Record at
-        cdef int64_t stride
-        if not (0 <= t < self.steps and 0 <= start < stop <= self.count
+        cdef int64_t stride, failed
+        if not (0 <= t < self.steps and 0 <= start < stop <= self.rollout.envs
                 and len(act) == stop - start):
             raise ValueError(f"no step {t} of rows {start, stop}")
-        at.act = memory_of(act, &stride)
         self.rows.act_bytes = act.nbytes // (stop - start)
-        at.act -= start * self.rows.act_bytes
-        at.reward = <double *>(self.record[0] + t * self.strides[0])
-        at.term = self.record[1] + t * self.strides[1]
-        at.trunc = self.record[2] + t * self.strides[2]
-        at.obs = self.record[3] + (t + 1) * self.strides[3]
-        at.final = self.record[4]
-        at.length = <int64_t *>(self.record[5] + t * self.strides[5])
+        at.act = memory_of(act, &stride) - start * self.rows.act_bytes
+        at.reward = <double *>self.place(REWARD, t)
+        at.term, at.trunc = self.place(TERM, t), self.place(TRUNC, t)
+        at.obs, at.final = self.place(OBS, t + 1), self.rollout.final
+        at.length = <int64_t *>self.place(LENGTH, t)
         with nogil:
             failed = rows_step(&self.rows, &at, now, start, stop)
         return failed
+
+    cdef uint8_t *place(self, int name, int64_t t):
+        return self.rollout.array[name] + t * self.rollout.stride[name]
+
+    def run(self, plan, packed, mean, scale, log_std, double limit, bounds, bint scaled,
+            uint64_t seed, scratch, int64_t t, int64_t steps, int64_t now, int64_t first,
+            double seconds):
+        """Acts and takes steps t .. steps - 1; see rows_rollout, whose Stop is returned.
+
+        `bounds` are low and high f32 [a] of Gaussian actions; `scratch` f32 arrays for noise,
+        actions [e a] and the network's output [e p].
+        """
+        cdef Layout layout
+        cdef Policy policy
+        cdef Stop stop
+        cdef View rows = view_of(plan, c'l', 2, IN), weights = view_of(packed, c'f', 1, IN)
+        cdef View noise = view_of(scratch[0], c'f', 2, OUT), out = view_of(scratch[2], c'f', 2, OUT)
+        layout_of(rows, &layout)
+        policy.plan, policy.layers, policy.layout = <const int64_t *>rows.data, rows.rows, &layout
+        policy.packed, policy.scaled, policy.seed = <const float *>weights.data, scaled, seed
+        policy.normaliser = normaliser_of(mean, scale, limit, layout.inputs)
+        policy.components = noise.columns
+        policy.noise, policy.out = <float *>noise.data, <float *>out.data
+        policy.sent = <float *>view_of(scratch[1], c'f', 2, OUT).data
+        policy.log_std = policy.low = policy.high = policy.work = NULL
+        self.rows.act_bytes = 8
+        if log_std is not None:
+            policy.log_std = <const float *>floats(log_std, noise.columns, IN)
+            policy.low = <const float *>floats(bounds[0], noise.columns, IN)
+            policy.high = <const float *>floats(bounds[1], noise.columns, IN)
+            self.rows.act_bytes = 4 * noise.columns
+        if (weights.rows != layout.packed or out.columns != layout.outputs or steps > self.steps
+                or noise.rows != self.rollout.envs or out.rows != self.rollout.envs):
+            raise ValueError("the policy does not fit its plan, or the rows")
+        if layout.floats > STACK_FLOATS:
+            policy.work = <float *>aligned_alloc(64, ROWS * layout.floats * sizeof(float))
+            if policy.work == NULL:
+                raise MemoryError(f"no memory for {ROWS * layout.floats} floats")
+        with nogil:
+            stop = rows_rollout(&self.rows, &policy, &self.rollout, t, steps, now, first, seconds)
+        free(policy.work)
+        return stop

@@ -33,6 +33,7 @@ typedef struct {
     Functions call;
     uint8_t *rows, *before; /* before [state bytes]: the state of one row before a step */
     int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0;
+    int64_t floats; /* of an observation, if it is one array of float32; else 0 */
     uint64_t seed;
 } Rows;
 

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { SHUFFLE = 1, ENV_SEED = 3 }; /* the purposes that C code names */
+enum { ACT_NOISE = 0, SHUFFLE = 1, ENV_SEED = 3 }; /* the purposes that C code names */
 
 /* The first word at this counter. */
 uint32_t noise_word(uint64_t seed, uint32_t purpose, uint32_t env, uint32_t step,

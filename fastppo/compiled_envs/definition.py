@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from fastppo.compiled_envs.rows import EPISODE, LENGTH, RandomStream, RowLayout
+from fastppo.compiled_envs.rows import EPISODE, LENGTH, STREAM, RowLayout
 from fastppo.envs.wrappers import UNLIMITED
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
@@ -50,6 +50,7 @@ class CompiledEnv(gym.Env):
         """Makes memory u1 [bytes] the row."""
         self.memory, self.row = memory, memory.view(self.layout.row)[0]
         self.numbers = memory[:EPISODE.itemsize].view("i8")  # those of the episode
+        self.rng = memory[:STREAM.itemsize].view(STREAM)[0]
         self.code.use(self)
         self.set_options({})
 
@@ -66,8 +67,8 @@ class CompiledEnv(gym.Env):
         """Begins an episode, a function of the seed, the options and the actions."""
         super().reset(seed=seed)
         row, layout = self.row, self.layout
-        row.rng.seed = self.np_random.integers(EPISODE_SEEDS) if seed is None else seed
-        row.rng.draws, row.length = 0, 0
+        self.rng.seed = self.np_random.integers(EPISODE_SEEDS) if seed is None else seed
+        self.rng.draws, row.length = 0, 0
         self.memory[layout.state_at:layout.state_at + layout.state.itemsize] = 0
         self.set_options(options or {})
         self.code.reset(self)
@@ -127,12 +128,12 @@ class Interpreted:
 
     def reset(self, env: CompiledEnv) -> None:
         """Begins an episode in a state of zeros."""
-        self.user.reset(env.row.state, RandomStream(env.row.rng), env.row.options)
+        self.user.reset(env.row.state, env.rng, env.row.options)
 
     def step(self, env: CompiledEnv) -> tuple[float, bool]:
         """(reward, terminated) of a step with env.action."""
         reward, terminated = self.user.step(
-            env.row.state, env.action[()], RandomStream(env.row.rng))
+            env.row.state, env.action[()], env.rng)
         return float(reward), bool(terminated)
 
     def observe(self, env: CompiledEnv) -> None:

@@ -7,10 +7,10 @@ import ctypes
 import hashlib
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -182,10 +182,12 @@ def c_function(name: str, function: Any, label: str, names: dict[str, Any]) -> A
     code = globals()[name].__code__.replace(co_filename=file, co_name=own, co_qualname=own)
     wrapper = FunctionType(code, {**globals(), **names, "USER": user}, own)
     wrapper.__qualname__ = own
+    signature = types.int32(*arguments)
+    with cache_folder() as exists, suppress(Exception):  # such as a module that is not found
+        if exists and os.path.isfile(file):
+            return cfunc(signature, cache=True)(wrapper).ctypes
     try:
-        with cache_folder() as exists:
-            return cfunc(types.int32(*arguments), cache=exists and os.path.isfile(file))(
-                wrapper).ctypes
+        return cfunc(signature)(wrapper).ctypes
     except Exception as error:  # Numba raises many
         raise ConfigError(f"Numba cannot compile {label}: {reason_of(error)}") from error
 
@@ -198,9 +200,17 @@ def code_digest(function: Any, *more: Any) -> str:
     code, outside = function.__code__, function.__globals__
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     constants = [outside.get(name) for name in code.co_names]
-    constants = [x for x in constants if isinstance(x, (int, float, tuple, np.ndarray))]
-    text = repr((code.co_code, code.co_consts, cells, constants, more))
+    text = repr((function.__module__, *map(value_text, (code, *cells, *constants)), more))
     return hashlib.sha256(OURS + text.encode()).hexdigest()[:12]
+
+
+def value_text(value: Any) -> str:
+    """A text that is another one for another number, array, tuple of such, or code; else ""."""
+    if isinstance(value, CodeType):
+        return repr((value.co_code, value.co_names, *map(value_text, value.co_consts)))
+    if isinstance(value, np.ndarray):
+        return repr((value.shape, value.dtype, value.tobytes()))
+    return repr(value) if isinstance(value, (int, float, str, bytes, tuple, np.generic)) else ""
 
 
 @contextmanager
@@ -227,6 +237,8 @@ def cache_folder() -> Iterator[bool]:
 def reason_of(error: Exception) -> str:
     """Numba's reason and the line of the user's file, without its page of types."""
     text = re.sub(r"Failed in nopython.*\n", "", str(error))
-    reason = re.split(r"\n\s*\n|\nDuring|\nThere are", text)[0]
+    reason = re.split(r"\n\s*\n|\nDuring|\nThere are", text)[0] or type(error).__name__
+    if call := re.search(r">>> (.+)", text):
+        reason += f" {call[1]}"
     place = re.search(r'(File ".+", line \d+):\n(?:.*\n)*?(.*)\n *\^', text)
     return f"{reason}\n  {place[1]}: {place[2].strip()}" if place else reason

@@ -13,7 +13,40 @@ from fastppo.reference import Purpose, philox
 from fastppo.spaces.leaves import CHOICES
 from fastppo.spaces.observations import ObservationLayout
 
-STREAM = np.dtype([("seed", "u8"), ("draws", "u8")])
+
+class RandomStream(np.record):
+    """Random numbers from a counter: a function of the seed and of how many were drawn before.
+
+    The methods have the names of numpy.random.Generator. A compiled function has them, too,
+    compiled from the same lines.
+    """
+
+    def words(self) -> tuple[int, int]:
+        """The next two words, each below 2^32."""
+        self.draws = draws = int(self.draws) + 1
+        return philox(int(self.seed), draws % 2**32, draws >> 32, 0, Purpose.ENVIRONMENT)[:2]
+
+    def random(self):
+        """A float64 in [0, 1), a multiple of 2^-53."""
+        first, second = self.words()
+        return ((first >> 5) * 67108864.0 + (second >> 6)) / 9007199254740992.0
+
+    def uniform(self, low=0.0, high=1.0):
+        """A float64 in [low, high)."""
+        return low + (high - low) * self.random()
+
+    def integers(self, low, high):
+        """An integer in [low, high), a range below 2^31."""
+        return low + (self.words()[0] * (high - low) >> 32)
+
+    def normal(self, mean=0.0, std=1.0):
+        """A normal float64. Source: Box and Muller 1958."""
+        first, second = self.words()
+        radius = math.sqrt(-2.0 * math.log((first + 1) / 4294967296.0))
+        return mean + std * radius * math.cos(2.0 * math.pi * (second / 4294967296.0))
+
+
+STREAM = np.dtype((RandomStream, [("seed", "u8"), ("draws", "u8")]))
 
 
 def records(dtype: np.dtype) -> np.dtype:
@@ -22,7 +55,7 @@ def records(dtype: np.dtype) -> np.dtype:
 
 
 # The running episode: see csrc/envs/rows.h, and RunningEpisode for the numbers of training.
-EPISODE = records(np.dtype([("rng", records(STREAM)), *((name, "i8") for name in (
+EPISODE = records(np.dtype([("rng", STREAM), *((name, "i8") for name in (
     "number", "start", "length", "limit"))]))
 LENGTH = 4  # the place of its length, in words of 8 bytes
 
@@ -55,6 +88,9 @@ class RowLayout:
         if self.state.hasobject or not self.state.names:
             raise ConfigError(f"the state of {definition.__name__} is {self.state}, but must be a"
                               " record of numbers: [(name, dtype), (name, dtype, shape), ...]")
+        if taken := [name for name in (*self.state.names, *options) if hasattr(np.record, name)]:
+            raise ConfigError(f"{definition.__name__} has a field {taken[0]!r}, which NumPy's"
+                              " records have as an attribute", "give it another name")
         self.options = np.dtype([(name, np.asarray(value).dtype, np.shape(value))
                                  for name, value in options.items()], align=True)
         self.row = records(np.dtype([
@@ -62,39 +98,3 @@ class RowLayout:
             ("options", records(self.options))], align=True))
         self.state_at, self.options_at = (self.row.fields[name][1] for name in (
             "state", "options"))
-
-
-class RandomStream:
-    """Random numbers from a counter: a function of the seed and of how many were drawn before.
-
-    The methods have the names of numpy.random.Generator. In a compiled function the record itself
-    has them, compiled from the same lines.
-    """
-
-    def __init__(self, record: np.record):
-        self.record = record  # STREAM
-
-    def words(self) -> tuple[int, int]:
-        """The next two words, each below 2^32."""
-        record = self.record
-        record.draws = draws = int(record.draws) + 1
-        return philox(int(record.seed), draws % 2**32, draws >> 32, 0, Purpose.ENVIRONMENT)[:2]
-
-    def random(self):
-        """A float64 in [0, 1), a multiple of 2^-53."""
-        first, second = self.words()
-        return ((first >> 5) * 67108864.0 + (second >> 6)) / 9007199254740992.0
-
-    def uniform(self, low=0.0, high=1.0):
-        """A float64 in [low, high)."""
-        return low + (high - low) * self.random()
-
-    def integers(self, low, high):
-        """An integer in [low, high), a range below 2^31."""
-        return low + (self.words()[0] * (high - low) >> 32)
-
-    def normal(self, mean=0.0, std=1.0):
-        """A normal float64. Source: Box and Muller 1958."""
-        first, second = self.words()
-        radius = math.sqrt(-2.0 * math.log((first + 1) / 4294967296.0))
-        return mean + std * radius * math.cos(2.0 * math.pi * (second / 4294967296.0))

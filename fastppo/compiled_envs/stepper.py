@@ -4,12 +4,16 @@ import math
 from typing import Any, Sequence
 
 import numpy as np
+from gymnasium.spaces import Box, Discrete
 
-from fastppo.machine.kernels import EnvRows
-from fastppo.stepping.actors import Actor
+from fastppo.machine.kernels import GOING, EnvRows
+from fastppo.spaces.actions import bounds_of
+from fastppo.stepping.actors import Actor, LocalActor, check_outputs
 from fastppo.stepping.environments import ResetOptions, RunningEpisode, options_at
 from fastppo.stepping.replay import EpisodeHistory, ResumedEpisodes
 from fastppo.vecenv import Serial
+
+CALL_SECONDS = 0.02  # after which a rollout returns to Python, for signals
 
 
 class EpisodesOfRows:
@@ -42,17 +46,21 @@ class CompiledSerial(Serial):
         super().__init__(*args, **kwargs)
         self.kind = self.envs[0].unwrapped
         self.running = EpisodesOfRows(self.views.rows.view(self.kind.layout.row)[:, 0])
+        self.starts_of_rows = self.running.rows["start"]
         for env, memory in zip(self.envs, self.views.rows):
             env.unwrapped.use(memory)
         self.actor.to_env = self.actor.actions.arrays()
+        self.bounds = sent_bounds(self.actor) if type(self.actor) is LocalActor else None
 
     def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
         """See Serial.begin."""
         restarted, views, layout = super().begin(resumed, episode), self.views, self.kind.layout
+        views.same_game.fill(False)
         self.compiled = EnvRows(
             self.kind.code.functions, views.rows, np.empty(layout.state.itemsize, np.uint8),
-            (layout.state_at, layout.options_at), self.seed, self.first,
-            (self.recorder.rewards, views.term, views.trunc, views.obs, views.fin, views.length))
+            (layout.state_at, layout.options_at), self.seed, self.first, views.fin,
+            (self.recorder.rewards, views.term, views.trunc, views.obs, views.length, views.act,
+             views.logp, views.val, views.nxt))
         return restarted
 
     def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
@@ -67,6 +75,41 @@ class CompiledSerial(Serial):
         for e, env in enumerate(self.envs):
             env.unwrapped.set_options(options_at(history, self.number(e), self.now + 2) or {})
 
+    def _steps_left(self, actor: Actor, steps: int) -> range:
+        """See Serial: takes all steps, by calls of some milliseconds, if C can act."""
+        if actor is not self.actor or not self.bounds or self.rules.cuts or self.rules.reset_on_nan:
+            return super()._steps_left(actor, steps)
+        (plan, _, limit), noise, out, progress = actor.plan, actor.noise, actor.out, self.progress
+        scaled, *bounds = self.bounds
+        scratch, origin = (noise.out, np.empty_like(noise.out), out), self.recorder.origin
+        while progress.t < steps:
+            if self.note is not None:
+                self.note(origin + progress.t - self.running[0].start, 0)
+            stop = self.compiled.run(
+                plan, *actor.weights, limit, bounds, scaled, noise.seed, scratch, progress.t, steps,
+                origin, actor.first_step, CALL_SECONDS)
+            actor.acting += stop["acting"]
+            progress.t = t = stop["t"]
+            self.now = origin + t - (stop["reason"] == GOING)
+            if stop["reason"] != GOING:
+                self._raise_stop(actor, t, stop["row"])
+        return range(steps, steps)
+
+    def _raise_stop(self, actor: Actor, t: int, row: int) -> None:
+        """Raises the error for which step t of a rollout has stopped."""
+        check_outputs(actor.checked[t], self.first, t)
+        if row >= 0:
+            self._raise_fault(row, actor.to_env(actor.act_rows[t])[row])
+        self._check_final(t)
+        self.check(self.obs[t + 1], self.layout)
+
+    def _check_final(self, t: int) -> list[int]:
+        """The environments that step t has truncated; EnvError if a final observation is none."""
+        truncated = np.flatnonzero(self.views.trunc[t] & ~self.views.term[t]).tolist()
+        for e in truncated:
+            self.check(self.views.fin[e:e + 1], self.layout, e)
+        return truncated
+
     def _step(self, actor: Actor, t: int, group: range) -> None:
         if self.rules.cuts or self.rules.reset_on_nan:
             return super()._step(actor, t, group)
@@ -74,14 +117,13 @@ class CompiledSerial(Serial):
         if not group:
             return
         if self.note is not None:
-            self.note(self.now - self.running[group.start].start, group.start)
+            self.note(self.now - int(self.starts_of_rows[group.start]), group.start)
         failed = self.compiled.step(t, self.now, group.start, group.stop, act)
         if failed >= 0:
             self._raise_fault(failed, act[failed - group.start])
-        views = self.views
-        for e in group.start + np.flatnonzero((views.trunc & ~views.term)[t, group]):
-            self.check(views.fin[e:e + 1], self.layout, e)
-            actor.truncated(t, e)
+        for e in self._check_final(t):
+            if e in group:
+                actor.truncated(t, e)
 
     def _raise_fault(self, e: int, action: Any) -> None:
         """Raises the error of a step of environment e, which Python takes again."""
@@ -100,3 +142,17 @@ class CompiledSerial(Serial):
         self.receive(e, self.envs[e].unwrapped.observe(), {},
                      self.new_episode(e, history.number)._replace(start=history.start))
         return [history.total]
+
+
+def sent_bounds(actor: LocalActor) -> tuple[bool, Any, Any] | None:
+    """(True if they are scaled, low, high) of the actions that C can send to environments.
+
+    None if Python must encode observations or map actions.
+    """
+    space, kind = actor.actions.space, actor.actions.bounds_map
+    if not actor.encoding.identity or actor.layout.mask is not None:
+        return None
+    if isinstance(space, Discrete):
+        return (False, None, None) if space.start == 0 and space.dtype == np.int64 else None
+    fits = isinstance(space, Box) and space.dtype == np.float32 and kind in ("clip", "scale")
+    return (kind == "scale", *bounds_of(space)) if fits else None

@@ -48,8 +48,8 @@ class CompiledVector(VectorEnv):
         layout, code = self.envs[0].layout, self.envs[0].code
         self.steps = EnvRows(
             code.functions, self.rows, np.empty(layout.state.itemsize, np.uint8),
-            (layout.state_at, layout.options_at), seed, 0,
-            (self.reward, *self.ends, self.obs, self.final, self.length))
+            (layout.state_at, layout.options_at), seed, 0, self.final,
+            (self.reward, *self.ends, self.obs, self.length))
         return self._given(self.obs[1]), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:

@@ -33,7 +33,7 @@ RETURNED = "{} is in the game again after its end"
 
 
 def entry(what: str, given: Mapping[str, Any], agent: str) -> Any:
-    """What a game has given to an agent; ValueError if it is missing."""
+    """The entry of an agent in a dict of a game; ValueError if it is missing."""
     try:
         return given[agent]
     except (KeyError, TypeError):

@@ -405,7 +405,8 @@ class ActionNoise:
         return self.out
 
 
-# Environments that are records, and a step in all of them: EnvRows(functions, rows, before,
-# (offset of the state, of the options), seed, number of the first, (reward f64 [t e], term, trunc,
-# obs, fin, length)). Its methods are in csrc/bindings/envs.pxi.
-EnvRows = getattr(_twin, "EnvRows", object)
+# Environments that are records: EnvRows(functions, rows, before, (offset of the state, of the
+# options), seed, number of the first, fin, arrays [t e ...]), of which the first are reward f64,
+# term, trunc, obs and length, and where a policy acts act, logp, val and nxt. Its methods are in
+# csrc/bindings/envs.pxi.
+EnvRows, GOING = getattr(_twin, "EnvRows", object), getattr(_twin, "GOING", 0)

@@ -110,7 +110,7 @@ class LocalActor(Actor):
         self.sample(self.weights, self.obs[t], self.noise.at(self.first_step + t), act,
                     self.logp[t], self.out)
         self.val[t][:] = self.out[:, -1]
-        _check_finite(self.checked[t], self.first, t)
+        check_outputs(self.checked[t], self.first, t)
         actions = self.to_env(act)
         self.acting += time.monotonic() - begin
         return actions
@@ -182,7 +182,7 @@ class CentralActor(Actor):
         for name, x in zip(("act", "logp", "val"), acted):
             self.arena[name][t, part] = x
         state[t + 1, part] = np.where(self.arena["acting"][t, part, None], after, state[t, part])
-        _check_finite(self.checked[t, part], group.start, t)
+        check_outputs(self.checked[t, part], group.start, t)
         self.acting += time.monotonic() - begin
 
     def finish(self, t: int) -> None:
@@ -281,7 +281,7 @@ class RandomActor(Actor):
         return self.to_env(act)
 
 
-def _check_finite(rows: np.ndarray, first: int, t: int) -> None:
+def check_outputs(rows: np.ndarray, first: int, t: int) -> None:
     """Raises NonFiniteError before an environment gets an action of rows [e ...] that is not."""
     if (at := kernels.first_nonfinite(rows)) >= 0:
         e = at // max(1, rows[0].size)

@@ -31,6 +31,7 @@ class RolloutViews(NamedTuple):
     obs: np.ndarray  # [t+1 e ...], or [2 e ...]: see rows_by_step
     stacks: np.ndarray  # i64 [t+1 e k] see FrameStore; empty where each observation is stored whole
     act: np.ndarray  # [t e ...] as the policy chose it
+    logp: np.ndarray  # f32 [t e] of act
     val: np.ndarray  # f32 [t e] value of obs[t]
     nxt: np.ndarray  # f32 [t e] value of the true successor, where an episode is truncated
     valid: np.ndarray  # bool [t e] false for rows that are no step

@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 from compiled_for_tests import Cards, Drift, Push, in_python
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.utils.env_checker import check_env
 from interruption import Interruption
+from source_tree import ROOT
 
 from fastppo import PPO, compiled_env
-from fastppo.compiled_envs.rows import RandomStream
+from fastppo.compiled_envs.rows import STREAM
 from fastppo.compiled_envs.stepper import CompiledSerial
 from fastppo.errors import ConfigError, EnvError, SpaceError
 from fastppo.machine import kernels
@@ -26,7 +28,7 @@ from fastppo.stepping import replay
 pytestmark = pytest.mark.skipif(not kernels.COMPILED, reason="without C they run as Python")
 TINY = dict(preset="none", seed=3, num_envs=6, num_steps=16, num_minibatches=2, epochs=1,
             hidden_sizes=(8,), norm_rewards=True, norm_obs=True, num_workers=0)
-TESTS = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(__file__))}
+TESTS = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
 SMALL = dict(observation_space=Box(-1, 1, (1,), np.float32), action_space=Discrete(2),
              state=[("place", "f8")])
 
@@ -39,13 +41,15 @@ def collected(ppo):
 
 
 def iterations(ppo, count):
-    """What each of `count` iterations has collected, and the weights after them."""
+    """What each of `count` iterations has collected, the episodes and the weights after them."""
     found = []
     for _ in range(count):
         rollout = ppo.collect()
         found.append(collected(ppo))
         ppo.update(rollout)
-    return [*found, *(x.numpy().tobytes() for x in ppo.policy.state_dict().values())]
+        ppo.episodes.add(ppo.arena, ppo.progress.iteration)
+    weights = [x.numpy().tobytes() for x in ppo.policy.state_dict().values()]
+    return [*found, str(ppo.episodes.state), *weights]
 
 
 def run_of(env, count=4, **changes):
@@ -191,6 +195,7 @@ def test_numba_says_what_it_cannot_compile_and_where():
 @pytest.mark.parametrize(("changes", "error", "text"), [
     (dict(state=[("place", object)]), ConfigError, "record of numbers"),
     (dict(state="f8"), ConfigError, "record of numbers"),
+    (dict(state=[("size", "f8")]), ConfigError, "'size', which NumPy's records have"),
     (dict(observation_space=Tuple([Discrete(2)])), SpaceError, "Tuple"),
     (dict(action_space=Dict(a=Discrete(2))), SpaceError, "Dict"),
     (dict(observation_space=None), SpaceError, "None")])
@@ -204,6 +209,30 @@ def test_a_class_without_a_function_is_refused():
         compiled_env(type("Half", (), SMALL | dict(reset=print)))
 
 
+def test_a_helper_that_numba_compiles_may_draw_numbers():
+    @numba.njit
+    def jump(state, rng):
+        state.place += rng.uniform(-0.3, 0.3)
+
+    def step(state, action, rng):
+        jump(state, rng)
+        return rng.random(), abs(state.place) > 1
+    kind = small(step=step)
+    kind.check(50)
+    assert run_of(kind) == run_of(in_python(kind))
+
+
+def test_classes_of_one_name_in_one_file_have_their_own_code():
+    def rewards(table, scale):
+        def step(state, action, rng):
+            return scale * table[1_500], True
+        env = small(step=step)()
+        env.reset(seed=1)
+        return env.step(0)[1]
+    tables = np.zeros(2_000), np.ones(2_000)
+    assert [rewards(table, scale) for table in tables for scale in (1.0, 2.0)] == [0, 0, 1, 2]
+
+
 def test_an_index_out_of_range_is_found_where_bounds_are_checked():
     script = """
 import numpy as np
@@ -211,9 +240,9 @@ from compiled_for_tests import Push
 from fastppo import PPO, compiled_env
 class Beyond(Push.definition):
     def observe(state, obs):
-        obs[int(state.place[0] > 3) * 5] = 0.0
+        obs[int(state.place[0] > 1) * 5] = 0.0
 Beyond.reset = Push.definition.reset
-PPO(compiled_env(Beyond), preset="none", num_envs=2, num_steps=16, num_minibatches=1,
+PPO(compiled_env(Beyond), preset="none", seed=1, num_envs=2, num_steps=16, num_minibatches=1,
     num_workers=0).learn(100)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
@@ -281,15 +310,14 @@ def test_training_on_a_vector_learns_from_the_final_observations():
 
 
 def test_random_numbers_are_a_function_of_the_seed_and_the_count():
-    record = np.zeros(1, Drift.layout.row)[0].rng
-    record.seed = 7
-    rng = RandomStream(record)
+    rng = np.zeros(1, STREAM)[0]
+    rng.seed = 7
     drawn = np.array([(rng.random(), rng.normal(), rng.integers(2, 5)) for _ in range(2000)])
-    assert record.draws == 6000
+    assert rng.draws == 6000
     assert abs(drawn[:, 0].mean() - 0.5) < 0.03 and 0 <= drawn[:, 0].min() < drawn[:, 0].max() < 1
     assert abs(drawn[:, 1].mean()) < 0.1 and abs(drawn[:, 1].std() - 1) < 0.06
     assert {*drawn[:, 2]} == {2, 3, 4}
-    record.draws = 0
+    rng.draws = 0
     assert rng.random() == drawn[0, 0]
 
 
@@ -319,12 +347,14 @@ def test_machine_code_is_kept_in_a_private_folder(tmp_path):
 
     def files():
         subprocess.run([sys.executable, "-c", script], check=True,
-                       env=TESTS | {"XDG_CACHE_HOME": str(tmp_path)})
+                       env=TESTS | {"XDG_CACHE_HOME": str(tmp_path)}, cwd=ROOT)
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nbc")}
     assert (first := files()) and files() == first
     assert (tmp_path / "fastppo").stat().st_mode & 0o777 == 0o700
+    script = script.replace("compiled_for_tests import", "tests.compiled_for_tests import")
+    assert len(files()) == 2 * len(first)  # another module, whose name is in the code
     (tmp_path / "fastppo").chmod(0o777)
-    for path in first:
+    for path in tmp_path.rglob("*.nbc"):
         path.unlink()
     assert files() == {}
 
