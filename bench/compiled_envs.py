@@ -1,0 +1,58 @@
+"""Training steps per second on compiled environments: python bench/compiled_envs.py [ROUNDS]
+
+Settings are measured in turns, and the median of the rounds is printed with its range. Beside them
+Gymnasium's own CartPole with the same sizes. Needs an idle machine.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from examples.compiled.cartpole import CartPole  # noqa: E402
+from fastppo import PPO  # noqa: E402
+
+SECONDS = 3.0  # of one measurement
+# name -> (environment, environments, steps of a rollout, minibatch, epochs, units of the layers)
+CASES = {
+    "compiled, 1,024 environments": (CartPole, 1024, 32, 1024, 4, (64, 64)),
+    "compiled, 64 environments": (CartPole, 64, 64, 1024, 4, (64, 64)),
+    "compiled, 16 environments": (CartPole, 16, 256, 1024, 4, (64, 64)),
+    "compiled, one epoch of a layer of 32": (CartPole, 1024, 32, 1024, 1, (32,)),
+    "its VectorEnv, 1,024 environments": (CartPole.vector, 1024, 32, 1024, 4, (64, 64)),
+    "Gymnasium's, 16 environments": ("CartPole-v1", 16, 256, 1024, 4, (64, 64)),
+}
+
+
+def speed(env, envs, steps, minibatch, epochs, hidden, workers):
+    """(steps per second, microseconds of collecting, of the update) of a trainer."""
+    given = env(envs) if env == CartPole.vector else env
+    with PPO(given, preset="none", seed=1, num_envs=envs, num_steps=steps, epochs=epochs,
+             num_minibatches=envs * steps // minibatch, hidden_sizes=hidden, norm_obs=False,
+             num_workers=workers, total_steps=10**9) as ppo:
+        for _ in range(3):
+            ppo.update(ppo.collect())
+        taken, spent = 0, np.zeros(2)
+        while spent.sum() < SECONDS:
+            begin = time.perf_counter()
+            rollout = ppo.collect()
+            between = time.perf_counter()
+            ppo.update(rollout)
+            spent += between - begin, time.perf_counter() - between
+            taken += envs * steps
+        return taken / spent.sum(), *(1e6 * spent / taken)
+
+
+rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+found = {}
+for _ in range(rounds):
+    for name, case in CASES.items():
+        for workers in (0, 2) if case[0] != CartPole.vector else (0,):
+            found.setdefault((name, workers), []).append(speed(*case, workers))
+for (name, workers), times in found.items():
+    (rate, collect, update), rates = np.median(times, 0), [one[0] for one in times]
+    print(f"{name:40} {workers} workers  {rate:>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})"
+          f"   collect {collect:.2f} us, update {update:.2f} us", flush=True)
