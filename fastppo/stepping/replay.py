@@ -329,7 +329,7 @@ class EnvSnapshots:
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         returns = *tree["returns"], *[np.zeros(1)] * (len(tree["returns"]) == 4)  # older files
-        rows = tree["rows"] if np.size(tree.get("rows", ())) and at.size else at
+        rows = tree["rows"] if "rows" in tree and at.size else at
         check_alike([*returns, tree["memory"], rows], [*self.returns.state, memory, at])
         self.returns.state = returns
         if tree["step"]:
@@ -351,7 +351,8 @@ def snapshot_tree(snapshot: EnvSnapshot, log: EpisodeLog) -> dict[str, Any]:
             "length": np.array([-1 if one.actions is None else len(one.actions)
                                 for one in histories], np.int64),
             "actions": np.concatenate(kept) if kept else log.views.act[:0, 0],
-            "obs": leaf_arrays(snapshot.obs), "memory": snapshot.memory, "rows": snapshot.rows,
+            "obs": leaf_arrays(snapshot.obs), "memory": snapshot.memory,
+            **({"rows": snapshot.rows} if snapshot.rows.size else {}),
             "options": json.dumps(snapshot.log.options)}
 
 
