@@ -24,7 +24,7 @@ static void forward(const Policy *policy, const void *obs, int64_t n, float *out
                  obs, n, policy->work, out);
 }
 
-/* x in [low, high], as numpy.clip: of equal numbers the bound. */
+/* x in [low, high], as numpy.clip of arrays: of equal numbers the bound. */
 static float clipped(float x, float low, float high) {
     x = x > low ? x : low;
     return x < high ? x : high;
@@ -62,15 +62,16 @@ static const void *act_in(const Policy *policy, const Rollout *rollout, uint32_t
 }
 
 /* Compute the values of the final observations that step t has truncated, each once: a later step
- * writes over them. Return whether one is not finite. */
+ * writes over them. Return whether a final observation of this step is not finite. */
 static int value_truncations(const Rows *rows, const Policy *policy, const Rollout *rollout,
                              int64_t t) {
     const uint8_t *term = at(rollout, TERM, t), *trunc = at(rollout, TRUNC, t);
     float *nxt = at(rollout, NXT, t);
     for (int64_t e = 0; e < rollout->envs; e++) {
-        if (!trunc[e] || term[e] || !isnan(nxt[e])) continue;
+        if (!(term[e] || trunc[e]) || !isnan(nxt[e])) continue;
         const uint8_t *final = rollout->final + e * rows->obs_bytes;
         if (rows->floats && first_nonfinite((const float *)final, rows->floats) >= 0) return 1;
+        if (term[e]) continue;
         forward(policy, final, 1, policy->out);
         nxt[e] = policy->out[policy->layout->outputs - 1];
     }

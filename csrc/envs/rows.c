@@ -23,8 +23,8 @@ static int32_t begin_next(const Rows *rows, int64_t e, Episode *episode, int64_t
                                    (uint32_t)episode->number, 0) >> 1;
     episode->rng.draws = 0;
     memset(row + rows->state, 0, (size_t)rows->state_bytes);
-    return rows->call.reset(row + rows->state, &episode->rng, row + rows->options) |
-           observe(rows, row + rows->state, obs);
+    if (rows->call.reset(row + rows->state, &episode->rng, row + rows->options) < 0) return -1;
+    return observe(rows, row + rows->state, obs);
 }
 
 /* Take a step in row e, and return whether a function failed. */

@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from fastppo.compiled_envs.rows import EPISODE, LENGTH, STREAM, RowLayout
@@ -22,6 +23,8 @@ from fastppo.machine import kernels
 
 log = logging.getLogger("fastppo")
 FUNCTIONS = "reset", "step", "observe"
+ATTRIBUTES = {*FUNCTIONS, "observation_space", "action_space", "state", "max_episode_steps",
+              "options", "render", "render_fps"}
 EPISODE_SEEDS = 2**31  # of training
 MACHINE_CODES: dict[type, Any] = {}  # by class of environments
 
@@ -77,6 +80,8 @@ class CompiledEnv(gym.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """Takes a step."""
         self.action[...] = action
+        if not (isinstance(self.action_space, Box) or self.action_space.contains(self.action[()])):
+            raise ValueError(f"the action {action!r} is not in {self.action_space}")
         reward, terminated = self.code.step(self)
         self.numbers[LENGTH] = length = int(self.numbers[LENGTH]) + 1
         return self.observe(), reward, terminated, length >= self.limit, {}
@@ -188,6 +193,9 @@ def compiled_env(definition: type) -> type[CompiledEnv]:
     """
     if missing := [name for name in FUNCTIONS if not hasattr(definition, name)]:
         raise ConfigError(f"{definition.__name__} has no function {missing[0]}")
+    if unknown := [name for name in dir(definition) if name[0] != "_" and name not in ATTRIBUTES]:
+        raise ConfigError(f"{definition.__name__} has {unknown[0]!r}, which no function could see:"
+                          " they have no self", "write it above the class")
     modes = ["rgb_array"] * hasattr(definition, "render")
     body = {name: getattr(definition, name) for name in ("__doc__", "__module__", "__qualname__")}
     return type(definition.__name__, (CompiledEnv,), body | {

@@ -72,6 +72,7 @@ class RowLayout:
                                 for name in ("observation", "action"))
         parts = [*obs_space.values()] if isinstance(obs_space, Dict) else [obs_space]
         odd = [space for space in parts if not isinstance(space, (Box, MultiBinary, MultiDiscrete))]
+        odd += [space for space in parts if isinstance(space, MultiDiscrete) and space.start.any()]
         odd += [act_space] * (not isinstance(act_space, (Box, *CHOICES)))
         if odd:
             raise SpaceError(f"{definition.__name__} has the space {odd[0]}",

@@ -8,6 +8,8 @@ from gymnasium.spaces import Box, Discrete
 
 from fastppo.machine.kernels import GOING, EnvRows
 from fastppo.spaces.actions import bounds_of
+from fastppo.spaces.leaves import leaf_arrays
+from fastppo.spaces.observations import NonFiniteValue, ObservationLayout
 from fastppo.stepping.actors import Actor, LocalActor, check_outputs
 from fastppo.stepping.environments import ResetOptions, RunningEpisode, options_at
 from fastppo.stepping.replay import EpisodeHistory, ResumedEpisodes
@@ -61,6 +63,7 @@ class CompiledSerial(Serial):
             (layout.state_at, layout.options_at), self.seed, self.first, views.fin,
             (self.recorder.rewards, views.term, views.trunc, views.obs, views.length, views.act,
              views.logp, views.val, views.nxt))
+        self.use_options(self.options)
         return restarted
 
     def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
@@ -100,15 +103,29 @@ class CompiledSerial(Serial):
         check_outputs(actor.checked[t], self.first, t)
         if row >= 0:
             self._raise_fault(row, actor.to_env(actor.act_rows[t])[row])
-        self._check_final(t)
+        self._check_final(t, range(len(self.envs)))
         self.check(self.obs[t + 1], self.layout)
+        raise self.fault(0, "step()", RuntimeError("a rollout has stopped without a reason"))
 
-    def _check_final(self, t: int) -> list[int]:
-        """The environments that step t has truncated; EnvError if a final observation is none."""
-        truncated = np.flatnonzero(self.views.trunc[t] & ~self.views.term[t]).tolist()
-        for e in truncated:
-            self.check(self.views.fin[e:e + 1], self.layout, e)
-        return truncated
+    def _check_final(self, t: int, group: range) -> None:
+        """Raises EnvError for a final observation of step t that is none."""
+        fin = self.views.fin
+        for e in np.flatnonzero(self.views.length[t]).tolist():
+            if e in group:
+                if self.layout.mask is not None:  # every action counts as legal
+                    self.layout.legal(fin)[e] = True
+                self.check(fin[e:e + 1], self.layout, e)
+
+    def check(self, rows: np.ndarray, layout: ObservationLayout, first: int = 0) -> None:
+        """See Environments.check, which leaves the numbers of records to Serial's writer."""
+        for i, part in enumerate(leaf_arrays(rows) if rows.dtype.names else ()):
+            if part.dtype == np.float32 and not (fine := np.isfinite(part)).all():
+                e = first + int(fine.reshape(len(part), -1).all(1).argmin())
+                raise self.fault(e, "step()", NonFiniteValue(f"{layout.leaves[i].leaf} is not"
+                                                             " finite"))
+            if part.dtype.kind == "b":
+                part[...] = part.view(np.uint8) != 0  # machine code writes any byte
+        super().check(rows, layout, first)
 
     def _step(self, actor: Actor, t: int, group: range) -> None:
         if self.rules.cuts or self.rules.reset_on_nan:
@@ -121,7 +138,8 @@ class CompiledSerial(Serial):
         failed = self.compiled.step(t, self.now, group.start, group.stop, act)
         if failed >= 0:
             self._raise_fault(failed, act[failed - group.start])
-        for e in self._check_final(t):
+        self._check_final(t, group)
+        for e in np.flatnonzero(self.views.trunc[t] & ~self.views.term[t]).tolist():
             if e in group:
                 actor.truncated(t, e)
 
@@ -136,8 +154,9 @@ class CompiledSerial(Serial):
     def play_again(self, e: int, histories: Sequence[EpisodeHistory], actor: Actor,
                    seconds: float = math.inf) -> Sequence[float]:
         """See Serial.play_again; a row that is at the end of its history has nothing to replay."""
-        running, (history,) = self.running[e], histories
-        if self.progress.stepping is not None or running[::2] != history[:2]:
+        running, (history,), length = self.running[e], histories, self.running.rows[e].length
+        at_end = running[::2] == history[:2] and running.start + length == self.now + 1
+        if self.progress.stepping is not None or not at_end:
             return super().play_again(e, histories, actor, seconds)
         self.receive(e, self.envs[e].unwrapped.observe(), {},
                      self.new_episode(e, history.number)._replace(start=history.start))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Dict
+from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -42,6 +42,7 @@ class CompiledVector(VectorEnv):
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
         for i, env in enumerate(self.envs):
             env.reset(seed=seed + i, options=options)
+            env.set_options({})  # of the later episodes
             self.obs[1, i] = env.obs[0]
         self.running["limit"], self.now = self.envs[0].limit, 0
         self.running["number"] = self.running["start"] = 0
@@ -55,8 +56,10 @@ class CompiledVector(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:
         """Takes a step in every environment."""
         layout = self.envs[0].layout
-        actions = np.ascontiguousarray(actions, layout.act).reshape(
+        actions = np.array(actions, layout.act, order="C").reshape(
             self.num_envs, *layout.act_shape)
+        if not (isinstance(self.single_action_space, Box) or self.action_space.contains(actions)):
+            raise ValueError(f"the actions {actions} are not in {self.action_space}")
         self.ends[:] = False
         failed = self.steps.step(0, self.now, 0, self.num_envs, actions)
         if failed >= 0:

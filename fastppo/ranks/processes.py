@@ -173,6 +173,6 @@ class RankEnvs:
             self.exchanged = iteration
 
     def _shared_arrays(self) -> list[np.ndarray]:
-        """Views [t e ...] of all that is exchanged; the last observations as one row."""
+        """Views [t e ...] of all that is exchanged; the last observations and states as one row."""
         last = rows_by_step(self.arena["obs"], len(self.arena["raw"]))[-1]
-        return [*(self.arena[name] for name in EXCHANGED), last[None]]
+        return [*(self.arena[name] for name in EXCHANGED), last[None], self.arena["rows"][None]]

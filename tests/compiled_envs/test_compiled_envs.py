@@ -102,14 +102,20 @@ def test_options_are_those_of_the_resets():
         run_of(Drift, env_kwargs={"sped": 1})
 
 
+def faster(done):
+    return {"speed": 1.0 + round(20 * done)}
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_run_continues_bit_for_bit_and_replays_nothing(workers, tmp_path, monkeypatch):
-    with PPO(Drift, **TINY | dict(num_steps=5, replay_limit=2)) as ppo:
+    settings = dict(num_steps=5, replay_limit=2, reset_options=faster, total_steps=200)
+    with PPO(Drift, **TINY | settings) as ppo:
         iterations(ppo, 3)
         ppo.checkpoint(tmp_path / "c.safetensors")
         wanted = iterations(ppo, 3)
     monkeypatch.setattr(replay, "replay_episode", None)
-    with PPO.resume(tmp_path / "c.safetensors", Drift, num_workers=workers) as ppo:
+    with PPO.resume(tmp_path / "c.safetensors", Drift, num_workers=workers,
+                    reset_options=faster) as ppo:
         assert iterations(ppo, 3) == wanted
 
 
@@ -202,6 +208,20 @@ def test_numba_says_what_it_cannot_compile_and_where():
 def test_a_definition_that_no_row_can_hold_is_refused(changes, error, text):
     with pytest.raises(error, match=text):
         small(**changes)
+
+
+def test_an_attribute_that_no_function_could_see_is_refused():
+    with pytest.raises(ConfigError, match="Small has 'max_steps', which no function could see"):
+        small(max_steps=50)
+
+
+def test_an_action_that_is_none_is_refused():
+    env, vector = small()(), small().vector(2)
+    env.reset(seed=1)
+    vector.reset(seed=1)
+    for step, action in ((env.step, 2), (vector.step, np.array([0, 7]))):
+        with pytest.raises(ValueError, match="not in"):
+            step(action)
 
 
 def test_a_class_without_a_function_is_refused():
