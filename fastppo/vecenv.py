@@ -133,12 +133,16 @@ class Serial(Environments):
     def _record_end(self, actor: Actor, t: int, e: int, start: int, term: bool, trunc: bool, info
                     ) -> None:
         self.writer.copy(self.views.fin, range(e, e + 1))
-        if self.layout.mask is not None:  # every action counts as legal
-            self.layout.legal(self.views.fin)[e] = True
-        self.check(self.views.fin[e:e + 1], self.layout, e)
+        self._check_final(e)
         self.recorder.end(t, e, start, term, trunc, info)
         if trunc and not term:
             actor.truncated(t, e)
+
+    def _check_final(self, e: int) -> None:
+        """Raises EnvError if the final observation of environment e is none."""
+        if self.layout.mask is not None:  # every action counts as legal
+            self.layout.legal(self.views.fin)[e] = True
+        self.check(self.views.fin[e:e + 1], self.layout, e)
 
     def play_again(self, e: int, histories: Sequence[replay.EpisodeHistory], actor: Actor,
                    seconds: float = math.inf) -> Sequence[float]:

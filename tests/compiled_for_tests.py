@@ -8,6 +8,18 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from fastppo import compiled_env
 from fastppo.compiled_envs.definition import Interpreted
 
+# An environment of one number, which halves, in C.
+C_CODE = """
+#include <stdint.h>
+typedef struct { uint64_t seed, draws; } Stream;
+int32_t reset(double *state, Stream *rng, const void *options) { *state = 0.5; return 0; }
+int32_t step(double *state, const int64_t *action, Stream *rng, double *reward) {
+    *reward = *state *= 0.5;
+    return *state < 0.1;
+}
+int32_t observe(const double *state, float *obs) { *obs = (float)*state; return 0; }
+"""
+
 
 @compiled_env
 class Drift:

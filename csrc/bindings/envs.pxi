@@ -55,16 +55,17 @@ cdef extern from "envs/rollout.h" nogil:
 
 
 cdef uint8_t *memory_of(array, int64_t *stride) except NULL:
-    """The memory of an array, and the bytes between its rows; valid while it is referenced."""
+    """The memory of an array, valid while it is referenced, and the bytes between its rows."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(array, &buffer, PyBUF_STRIDES | PyBUF_WRITABLE)
-    stride[0] = buffer.strides[0]
+    if stride != NULL:
+        stride[0] = buffer.strides[0]
     PyBuffer_Release(&buffer)
     return <uint8_t *>buffer.buf
 
 
 cdef class EnvRows:
-    """The base of machine.kernels.EnvRows: steps rows, alone or with a policy that acts."""
+    """Steps rows, with given actions or with a policy that acts; see machine/kernels.py."""
     cdef Rows rows
     cdef Rollout rollout
     cdef int64_t steps
@@ -73,17 +74,16 @@ cdef class EnvRows:
     def __init__(self, functions, rows, before, offsets, uint64_t seed, int64_t env0, final,
                  arrays):
         cdef size_t reset, step, observe
-        cdef int64_t stride
         reset, step, observe = functions
         self.rows.call = Functions(<void *>reset, <void *>step, <void *>observe)
         self.rows.rows = memory_of(rows, &self.rows.stride)
-        self.rows.before = memory_of(before, &stride)
+        self.rows.before = memory_of(before, NULL)
         self.rows.state, self.rows.options = offsets
         self.rows.state_bytes, self.rows.obs_bytes = before.nbytes, final.nbytes // len(final)
         self.rows.floats = self.rows.obs_bytes // 4 if final.dtype == "f4" else 0
         self.rows.seed, self.rows.env0 = seed, env0
         self.steps, self.rollout.envs = arrays[0].shape
-        self.rollout.final = memory_of(final, &stride)
+        self.rollout.final = memory_of(final, NULL)
         for i, array in enumerate(arrays):
             self.rollout.array[i] = memory_of(array, &self.rollout.stride[i])
         self.arrays = rows, before, final, arrays  # held for as long as their memory is used
@@ -94,12 +94,12 @@ cdef class EnvRows:
         act [e ...] are their actions as the environments take them.
         """
         cdef Record at
-        cdef int64_t stride, failed
+        cdef int64_t failed
         if not (0 <= t < self.steps and 0 <= start < stop <= self.rollout.envs
                 and len(act) == stop - start):
             raise ValueError(f"no step {t} of rows {start, stop}")
         self.rows.act_bytes = act.nbytes // (stop - start)
-        at.act = memory_of(act, &stride) - start * self.rows.act_bytes
+        at.act = memory_of(act, NULL) - start * self.rows.act_bytes
         at.reward = <double *>self.place(REWARD, t)
         at.term, at.trunc = self.place(TERM, t), self.place(TRUNC, t)
         at.obs, at.final = self.place(OBS, t + 1), self.rollout.final
@@ -138,8 +138,10 @@ cdef class EnvRows:
             policy.low = <const float *>floats(bounds[0], noise.columns, IN)
             policy.high = <const float *>floats(bounds[1], noise.columns, IN)
             self.rows.act_bytes = 4 * noise.columns
-        if (weights.rows != layout.packed or out.columns != layout.outputs or steps > self.steps
-                or noise.rows != self.rollout.envs or out.rows != self.rollout.envs):
+        if (weights.rows != layout.packed or out.columns != layout.outputs
+                or noise.rows != self.rollout.envs or out.rows != self.rollout.envs
+                or self.rows.obs_bytes != layout.inputs * (1 if layout.image.places else 4)
+                or len(self.arrays[3]) != ARRAYS or not 0 <= t <= steps <= self.steps):
             raise ValueError("the policy does not fit its plan, or the rows")
         if layout.floats > STACK_FLOATS:
             policy.work = <float *>aligned_alloc(64, ROWS * layout.floats * sizeof(float))

@@ -90,10 +90,7 @@ class CompiledEnv(gym.Env):
         """The observation, a new array or dict of arrays."""
         self.obs.fill(0)
         self.code.observe(self)
-        space = self.observation_space
-        if self.layout.obs.names:
-            return {key: self.obs[key][0].astype(part.dtype) for key, part in space.items()}
-        return self.obs[0].astype(space.dtype)
+        return self.layout.given(self.obs[0])
 
     def render(self) -> Any:
         """What the class's function render(state) returns, such as a picture u1 [h w 3]."""
@@ -137,8 +134,7 @@ class Interpreted:
 
     def step(self, env: CompiledEnv) -> tuple[float, bool]:
         """(reward, terminated) of a step with env.action."""
-        reward, terminated = self.user.step(
-            env.row.state, env.action[()], env.rng)
+        reward, terminated = self.user.step(env.row.state, env.action[()], env.rng)
         return float(reward), bool(terminated)
 
     def observe(self, env: CompiledEnv) -> None:
@@ -158,7 +154,7 @@ def code_of(env: CompiledEnv) -> Any:
     try:
         import numba
     except ImportError as error:
-        log.warning("%s runs as Python, a hundred times slower: %s\n  fix: pip install numba",
+        log.warning("%s runs as Python, which is slow: %s\n  fix: pip install numba",
                     kind.__name__, error)
         return python
     if numba.config.DISABLE_JIT or not kernels.COMPILED:

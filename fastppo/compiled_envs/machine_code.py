@@ -11,16 +11,17 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.core import config as numba_config
 from numba.extending import overload, overload_method
 
-from fastppo.compiled_envs.rows import STREAM, RandomStream
+from fastppo.compiled_envs.rows import FAILS, STREAM, RandomStream
 from fastppo.errors import ConfigError
-from fastppo.machine.kernels_numba import _philox
+from fastppo.machine.kernels import EnvRows
+from fastppo.machine.kernels_numba import philox
 from fastppo.machine.stderr import status_while
 from fastppo.reference import Purpose
 
@@ -75,21 +76,12 @@ def _value_at(address, shape, dtype):
     return lambda address, shape, dtype: carray(address, shape, dtype)
 
 
-@njit
-def _words(rng):
-    """See RandomStream.words."""
-    draws = rng.draws + np.uint64(1)
-    rng.draws = draws
-    return _philox(rng.seed, draws, draws >> np.uint64(32), 0, PURPOSE)
-
-
 def _has_method(function: Callable) -> None:
     """Makes a STREAM have a method of RandomStream in compiled functions."""
     @overload_method(types.Record, function.__name__)
     @wraps(function)
     def of_records(rng, *_, **__):
-        if "draws" in rng.fields:
-            return _words.py_func if function is RandomStream.words else function
+        return function if "draws" in rng.fields else None
 
 
 for method in (RandomStream.random, RandomStream.uniform, RandomStream.integers,
@@ -98,8 +90,13 @@ for method in (RandomStream.random, RandomStream.uniform, RandomStream.integers,
 
 
 @overload_method(types.Record, "words")
-def _of_records(self):
-    return lambda self: _words(self)
+def _words(rng):
+    """See RandomStream.words."""
+    def words(rng):
+        draws = rng.draws + np.uint64(1)
+        rng.draws = draws
+        return philox(rng.seed, draws, draws >> np.uint64(32), 0, PURPOSE)
+    return words if "draws" in rng.fields else None
 
 
 class MachineCode:
@@ -111,10 +108,10 @@ class MachineCode:
     """
 
     def __init__(self, kind: type, python: Any):
-        self.python, user, layout = python, python.user, kind.layout
-        names = {f"{name}_DTYPE": for_numba(getattr(layout, name.lower()))
+        self.python, user, self.layout = python, python.user, kind.layout
+        names = {f"{name}_DTYPE": for_numba(getattr(kind.layout, name.lower()))
                  for name in ("STATE", "OPTIONS", "ACT", "OBS")}
-        names |= {"ACT_SHAPE": layout.act_shape, "OBS_SHAPE": layout.obs_shape}
+        names |= {"ACT_SHAPE": kind.layout.act_shape, "OBS_SHAPE": kind.layout.obs_shape}
         label = kind.__qualname__
         with status_while(f"compiling {label}"):
             self.calls = [c_function(name, getattr(user, name), f"{label}.{name}", names)
@@ -122,12 +119,19 @@ class MachineCode:
         self.functions = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
 
     def use(self, env: Any) -> None:
-        """Reads where the row of an environment is."""
-        base, layout = env.memory.ctypes.data, env.layout
+        """Stores in an environment where its row and its arrays are."""
+        base, layout = env.memory.ctypes.data, self.layout
         state, rng = base + layout.state_at, base
         action, reward, obs = (x.ctypes.data for x in (env.action, env.reward, env.obs))
         env.places = ((state, rng, base + layout.options_at), (state, action, rng, reward),
                       (state, obs))
+
+    def env_rows(self, rows: np.ndarray, seed: int, first: int, final: np.ndarray,
+                 arrays: Sequence[np.ndarray]) -> EnvRows:
+        """The EnvRows of rows u1 [e bytes]; see machine/kernels.py."""
+        layout = self.layout
+        return EnvRows(self.functions, rows, np.empty(layout.state.itemsize, np.uint8),
+                       (layout.state_at, layout.options_at), seed, first, final, arrays)
 
     def reset(self, env: Any) -> None:
         """See Interpreted.reset."""
@@ -148,8 +152,7 @@ class MachineCode:
         if answer < 0:
             env.memory[:], name = before, [*ADDRESSES][number]
             getattr(self.python, name)(env)
-            raise RuntimeError(f"{name} fails as machine code, and not as Python; check() compares"
-                               " them")
+            raise RuntimeError(FAILS)
         return answer
 
 

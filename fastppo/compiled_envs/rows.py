@@ -4,6 +4,7 @@
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, MultiBinary, MultiDiscrete
@@ -58,6 +59,7 @@ def records(dtype: np.dtype) -> np.dtype:
 EPISODE = records(np.dtype([("rng", STREAM), *((name, "i8") for name in (
     "number", "start", "length", "limit"))]))
 LENGTH = 4  # the place of its length, in words of 8 bytes
+FAILS = "it fails as machine code, and not as Python; check() compares them"
 
 
 class RowLayout:
@@ -78,13 +80,14 @@ class RowLayout:
             raise SpaceError(f"{definition.__name__} has the space {odd[0]}",
                              "observation_space: a Box, MultiBinary, MultiDiscrete, or a Dict of"
                              " these; action_space: a Box or choices")
-        stored = ObservationLayout(obs_space, act_space).store
+        self.obs_space, stored = obs_space, ObservationLayout(obs_space, act_space).store
         self.obs, self.obs_shape = np.dtype(stored.dtype), stored.shape
         if self.obs.names:
             self.obs = records(np.dtype([(key, self.obs[i]) for i, key in enumerate(obs_space)],
                                         align=True))
         self.act, self.act_shape = act_space.dtype, act_space.shape
-        state, options = definition.state, {"none": 0} | getattr(definition, "options", {})
+        state = definition.state
+        options = {"none": 0} | getattr(definition, "options", {})  # Numba has no empty record
         self.state = np.dtype(state, align=True) if isinstance(state, list) else np.dtype(state)
         if self.state.hasobject or not self.state.names:
             raise ConfigError(f"the state of {definition.__name__} is {self.state}, but must be a"
@@ -99,3 +102,9 @@ class RowLayout:
             ("options", records(self.options))], align=True))
         self.state_at, self.options_at = (self.row.fields[name][1] for name in (
             "state", "options"))
+
+    def given(self, stored: np.ndarray) -> Any:
+        """A stored observation, or a batch [n ...] of them, as its space has it: a copy."""
+        if isinstance(self.obs_space, Dict):
+            return {key: stored[key].astype(part.dtype) for key, part in self.obs_space.items()}
+        return stored.astype(self.obs_space.dtype)

@@ -6,7 +6,8 @@ from typing import Any, Sequence
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from fastppo.machine.kernels import GOING, EnvRows
+from fastppo.compiled_envs.rows import FAILS
+from fastppo.machine.kernels import GOING
 from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaf_arrays
 from fastppo.spaces.observations import NonFiniteValue, ObservationLayout
@@ -48,7 +49,6 @@ class CompiledSerial(Serial):
         super().__init__(*args, **kwargs)
         self.kind = self.envs[0].unwrapped
         self.running = EpisodesOfRows(self.views.rows.view(self.kind.layout.row)[:, 0])
-        self.starts_of_rows = self.running.rows["start"]
         for env, memory in zip(self.envs, self.views.rows):
             env.unwrapped.use(memory)
         self.actor.to_env = self.actor.actions.arrays()
@@ -56,13 +56,12 @@ class CompiledSerial(Serial):
 
     def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
         """See Serial.begin."""
-        restarted, views, layout = super().begin(resumed, episode), self.views, self.kind.layout
+        restarted, views = super().begin(resumed, episode), self.views
         views.same_game.fill(False)
-        self.compiled = EnvRows(
-            self.kind.code.functions, views.rows, np.empty(layout.state.itemsize, np.uint8),
-            (layout.state_at, layout.options_at), self.seed, self.first, views.fin,
-            (self.recorder.rewards, views.term, views.trunc, views.obs, views.length, views.act,
-             views.logp, views.val, views.nxt))
+        self.compiled = self.kind.code.env_rows(
+            views.rows, self.seed, self.first, views.fin, (
+                self.recorder.rewards, views.term, views.trunc, views.obs, views.length, views.act,
+                views.logp, views.val, views.nxt))
         self.use_options(self.options)
         return restarted
 
@@ -83,11 +82,11 @@ class CompiledSerial(Serial):
         if actor is not self.actor or not self.bounds or self.rules.cuts or self.rules.reset_on_nan:
             return super()._steps_left(actor, steps)
         (plan, _, limit), noise, out, progress = actor.plan, actor.noise, actor.out, self.progress
-        scaled, *bounds = self.bounds
+        (scaled, *bounds), starts = self.bounds, self.running.rows["start"]
         scratch, origin = (noise.out, np.empty_like(noise.out), out), self.recorder.origin
         while progress.t < steps:
             if self.note is not None:
-                self.note(origin + progress.t - self.running[0].start, 0)
+                self.note(origin + progress.t - int(starts[0]), 0)
             stop = self.compiled.run(
                 plan, *actor.weights, limit, bounds, scaled, noise.seed, scratch, progress.t, steps,
                 origin, actor.first_step, CALL_SECONDS)
@@ -103,18 +102,14 @@ class CompiledSerial(Serial):
         check_outputs(actor.checked[t], self.first, t)
         if row >= 0:
             self._raise_fault(row, actor.to_env(actor.act_rows[t])[row])
-        self._check_final(t, range(len(self.envs)))
+        for e in self._ended(t, range(len(self.envs))):
+            self._check_final(e)
         self.check(self.obs[t + 1], self.layout)
         raise self.fault(0, "step()", RuntimeError("a rollout has stopped without a reason"))
 
-    def _check_final(self, t: int, group: range) -> None:
-        """Raises EnvError for a final observation of step t that is none."""
-        fin = self.views.fin
-        for e in np.flatnonzero(self.views.length[t]).tolist():
-            if e in group:
-                if self.layout.mask is not None:  # every action counts as legal
-                    self.layout.legal(fin)[e] = True
-                self.check(fin[e:e + 1], self.layout, e)
+    def _ended(self, t: int, group: range) -> list[int]:
+        """The environments of a group whose episodes step t has ended."""
+        return [e for e in np.flatnonzero(self.views.length[t]).tolist() if e in group]
 
     def check(self, rows: np.ndarray, layout: ObservationLayout, first: int = 0) -> None:
         """See Environments.check, which leaves the numbers of records to Serial's writer."""
@@ -134,13 +129,14 @@ class CompiledSerial(Serial):
         if not group:
             return
         if self.note is not None:
-            self.note(self.now - int(self.starts_of_rows[group.start]), group.start)
+            start = self.running.rows["start"][group.start]
+            self.note(self.now - int(start), group.start)
         failed = self.compiled.step(t, self.now, group.start, group.stop, act)
         if failed >= 0:
             self._raise_fault(failed, act[failed - group.start])
-        self._check_final(t, group)
-        for e in np.flatnonzero(self.views.trunc[t] & ~self.views.term[t]).tolist():
-            if e in group:
+        for e in self._ended(t, group):
+            self._check_final(e)
+            if self.views.trunc[t, e] and not self.views.term[t, e]:
                 actor.truncated(t, e)
 
     def _raise_fault(self, e: int, action: Any) -> None:
@@ -148,14 +144,13 @@ class CompiledSerial(Serial):
         *_, term, trunc, _ = self.take_step(e, action)
         if term or trunc:
             self.begin_next(e)
-        raise self.fault(e, "step()", RuntimeError("it fails as machine code, and not as Python;"
-                                                   " check() compares them"))
+        raise self.fault(e, "step()", RuntimeError(FAILS))
 
     def play_again(self, e: int, histories: Sequence[EpisodeHistory], actor: Actor,
                    seconds: float = math.inf) -> Sequence[float]:
         """See Serial.play_again; a row that is at the end of its history has nothing to replay."""
-        running, (history,), length = self.running[e], histories, self.running.rows[e].length
-        at_end = running[::2] == history[:2] and running.start + length == self.now + 1
+        row, (history,) = self.running.rows[e], histories
+        at_end = (row.number, row.start) == history[:2] and row.start + row.length == self.now + 1
         if self.progress.stepping is not None or not at_end:
             return super().play_again(e, histories, actor, seconds)
         self.receive(e, self.envs[e].unwrapped.observe(), {},

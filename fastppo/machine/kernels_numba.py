@@ -1,4 +1,6 @@
-"""The kernels of csrc/ in numpy and numba, for installs without a C compiler; imported only there.
+"""The kernels of csrc/ in numpy and numba, for installs without a C compiler.
+
+They are used only there, but for philox, by which compiled environments draw.
 
 Same names, parameters and results as the compiled ones (bits may differ, integers do not).
 kernels.py has checked the arrays. numba compiles what cannot be written with numpy's arrays, at the
@@ -48,7 +50,7 @@ def merge_moments(x, count, mean, m2):
 
 
 @njit
-def _philox(seed, component, step, env, purpose):
+def philox(seed, component, step, env, purpose):
     """The first two words at a counter; every argument an unsigned integer."""
     low, high = uint32(seed), uint32(seed >> uint64(32))
     a, b, c, d = uint32(component), uint32(step), uint32(env), uint32(purpose)
@@ -64,7 +66,7 @@ def _philox(seed, component, step, env, purpose):
 def _uniform(seed, purpose, env0, step, out):
     for e in range(out.shape[0]):
         for k in range(out.shape[1]):
-            first, _ = _philox(seed, uint32(k), step, uint32(env0 + uint32(e)), purpose)
+            first, _ = philox(seed, uint32(k), step, uint32(env0 + uint32(e)), purpose)
             out[e, k] = (first >> uint32(8)) * 2.0**-24
 
 
@@ -72,7 +74,7 @@ def _uniform(seed, purpose, env0, step, out):
 def _normal(seed, purpose, env0, step, out):
     for e in range(out.shape[0]):
         for k in range(out.shape[1]):
-            first, second = _philox(seed, uint32(k), step, uint32(env0 + uint32(e)), purpose)
+            first, second = philox(seed, uint32(k), step, uint32(env0 + uint32(e)), purpose)
             radius = np.sqrt(-2.0 * np.log(((first >> uint32(8)) + 1) * 2.0**-24))
             out[e, k] = radius * np.cos(2.0 * np.pi * ((second >> uint32(8)) * 2.0**-24))
 
@@ -82,7 +84,7 @@ def _permutation(seed, iteration, epoch, out):
     for i in range(len(out)):
         out[i] = i
     for i in range(len(out) - 1, 0, -1):
-        first, _ = _philox(seed, uint32(i), iteration, epoch, uint32(SHUFFLE))
+        first, _ = philox(seed, uint32(i), iteration, epoch, uint32(SHUFFLE))
         j = uint64(first) * uint64(i + 1) >> uint64(32)
         out[i], out[j] = out[j], out[i]
 

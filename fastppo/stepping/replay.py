@@ -240,7 +240,8 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
     rows, history = slice(e, e + envs.agents), resumed.histories[e]
     histories = resumed.histories[rows]
     failed_twice = resumed.step - history.start >= envs.new_episode(e, history.number).limit
-    if failed_twice or history.actions is None and not envs.views.rows.size:  # it is too long
+    too_long = history.actions is None and not envs.views.rows.size  # for a replay
+    if failed_twice or too_long:
         return False
     for _ in range(2):
         try:
@@ -325,12 +326,12 @@ class EnvSnapshots:
         Raises ValueError if its arrays do not fit this run.
         """
         memory, obs = self.arena["state"][-1], np.empty_like(self.last_obs)
-        at = self.arena["rows"]  # none of environments that run as Python, or in older files
+        here = self.arena["rows"]  # none of environments that run as Python
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
         returns = *tree["returns"], *[np.zeros(1)] * (len(tree["returns"]) == 4)  # older files
-        rows = tree["rows"] if "rows" in tree and at.size else at
-        check_alike([*returns, tree["memory"], rows], [*self.returns.state, memory, at])
+        rows = tree["rows"] if "rows" in tree and here.size else here
+        check_alike([*returns, tree["memory"], rows], [*self.returns.state, memory, here])
         self.returns.state = returns
         if tree["step"]:
             check_alike([tree["actions"][:0]], [self.log.views.act[:0, 0]])
@@ -338,7 +339,7 @@ class EnvSnapshots:
             self.log.state = self.log.state._replace(options=read_options(
                 json.loads(tree.get("options", "[]"))))  # which older files lack
             self.log.resume(self.resumed, ())
-            memory[...], at[:] = tree["memory"], rows
+            memory[...], here[:] = tree["memory"], rows
             self.last = EnvSnapshot(progress, returns, self.log.state, obs, tree["memory"], rows)
 
 

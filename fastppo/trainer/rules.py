@@ -55,8 +55,7 @@ def check_settings(config: Config, given: Config, seen: ObservationLayout) -> No
     `config` has those resolved on which others depend.
     """
     action_storage(seen.act_space)  # it raises SpaceError
-    case = case_of(config, given, seen)
-    check(CONFLICTS, case)
+    check(CONFLICTS, case_of(config, given, seen))
 
 
 def models_for(sides: tuple[int, ...]) -> list[str]:

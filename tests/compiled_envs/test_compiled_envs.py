@@ -11,7 +11,7 @@ import sys
 import numba
 import numpy as np
 import pytest
-from compiled_for_tests import Cards, Drift, Push, in_python
+from compiled_for_tests import C_CODE, Cards, Drift, Push, in_python
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.utils.env_checker import check_env
 from interruption import Interruption
@@ -339,18 +339,6 @@ def test_random_numbers_are_a_function_of_the_seed_and_the_count():
     assert {*drawn[:, 2]} == {2, 3, 4}
     rng.draws = 0
     assert rng.random() == drawn[0, 0]
-
-
-C_CODE = """
-#include <stdint.h>
-typedef struct { uint64_t seed, draws; } Stream;
-int32_t reset(double *state, Stream *rng, const void *options) { *state = 0.5; return 0; }
-int32_t step(double *state, const int64_t *action, Stream *rng, double *reward) {
-    *reward = *state *= 0.5;
-    return *state < 0.1;
-}
-int32_t observe(const double *state, float *obs) { *obs = (float)*state; return 0; }
-"""
 
 
 def test_functions_of_a_shared_library_are_taken_as_they_are(tmp_path):

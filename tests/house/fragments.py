@@ -6,6 +6,8 @@ names it in `needs`.
 
 from typing import NamedTuple
 
+from compiled_for_tests import C_CODE
+
 
 class Surrounding(NamedTuple):
     """Code around a fragment."""
@@ -26,6 +28,15 @@ with fastppo.PPO("CartPole-v1", {TINY}) as ppo:
 """
 
 SURROUNDINGS = {
+    'library = ctypes.CDLL("./native.so")': Surrounding(f"""
+import ctypes, pathlib, subprocess
+import numpy as np
+from fastppo import compiled_env
+from gymnasium.spaces import Box, Discrete
+pathlib.Path("native.c").write_text({C_CODE!r})
+subprocess.run("cc -shared -fPIC -o native.so native.c".split(), check=True)""", """
+env = Native()
+assert env.reset(seed=1)[0] == 0.5 and env.step(0)[:3] == (0.25, 0.25, False)"""),
     "class MyEnv(gymnasium.Env):": Surrounding(
         "import gymnasium, numpy\nframe = numpy.zeros((8, 8, 3), numpy.uint8)",
         'assert MyEnv("rgb_array").render() is frame'),

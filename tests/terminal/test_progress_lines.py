@@ -57,8 +57,8 @@ def test_the_steps_of_a_rollout_are_counted_wherever_they_are_taken(trainer, mon
         time.sleep(0.02)
     assert [*counts] == ["warming up", "collecting"]
     for seen in counts.values():
-        assert sorted(seen) == seen and len({*seen} & {8, 12, 16, 20, 24, 28}) > 2
-        assert {*seen} <= {*range(0, 33, 2)}
+        assert sorted(seen) == seen and len({*seen} - {0, 32}) > 2
+        assert {*seen} <= {*range(0, 33, 2)}  # a worker may be a step ahead of the other
 
 
 def test_the_last_line_is_printed_when_learn_returns(trainer, capsys):
