@@ -12,11 +12,16 @@
 #endif
 
 enum { GROUP = 128 }; /* inputs whose gradients share the reads of delta */
+enum { BROAD = 2 * WIDE };
 
 ALWAYS_INLINE int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/* The width of the next panel, for `live` remaining outputs. */
-ALWAYS_INLINE int64_t lanes_of(int64_t live) { return live > NARROW ? WIDE : NARROW; }
+/* The width of the next panel, for `live` remaining outputs; that of the next tile, which is two
+ * panels where the registers hold them. */
+ALWAYS_INLINE int64_t panel_of(int64_t live) { return live > NARROW ? WIDE : NARROW; }
+ALWAYS_INLINE int64_t lanes_of(int64_t bits, int64_t live) {
+    return bits >= 512 && live > WIDE + NARROW ? BROAD : panel_of(live);
+}
 
 int64_t packed_floats(int64_t n, int64_t out) { return (n + 1) * rounded_up(out, NARROW); }
 
@@ -57,21 +62,45 @@ ALWAYS_INLINE void narrow_tile(Walk w, Walk x, int64_t n, Walk start, float *y, 
 }
 
 #if FASTPPO_WIDEST >= 512
-/* y [8 16]: as wide_tile, where sixteen floats fit into one register. With intrinsics and not
- * inlined: gcc 12 makes sixteen instructions of a loop over sixteen lanes. */
+/* With intrinsics, not inlined, and a variable for each sum: gcc 12 makes sixteen instructions of a
+ * loop over sixteen lanes, and keeps an array of sums in memory before and after the loop. */
+#define EACH_OF_TALL(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+#define START(r) __m512 sum##r = _mm512_loadu_ps(start.at + r * start.row);
+#define ADD(r) sum##r = _mm512_fmadd_ps(_mm512_set1_ps(x.at[r * x.row]), lanes, sum##r);
+#define STORE(r) _mm512_storeu_ps(y + r * y_row, sum##r);
+#define START_OTHER(r) __m512 other##r = _mm512_loadu_ps(start.at + r * start.row + start.apart);
+#define ADD_BOTH(r)                                    \
+    factor = _mm512_set1_ps(x.at[r * x.row]);          \
+    sum##r = _mm512_fmadd_ps(factor, lanes, sum##r);   \
+    other##r = _mm512_fmadd_ps(factor, more, other##r);
+#define STORE_OTHER(r) _mm512_storeu_ps(y + r * y_row + WIDE, other##r);
+
+/* y [8 16]: as wide_tile, where sixteen floats fit into one register. */
 __attribute__((target("avx512f"))) static void tall_tile(Walk w, Walk x, int64_t n, Walk start,
                                                          float *y, int64_t y_row) {
-    __m512 sums[TALL];
-    for (int r = 0; r < TALL; r++) sums[r] = _mm512_loadu_ps(start.at + r * start.row);
+    EACH_OF_TALL(START)
     for (int64_t k = 0; k < n; k++, w.at += w.step, x.at += x.step) {
         __m512 lanes = _mm512_loadu_ps(w.at);
-        for (int r = 0; r < TALL; r++)
-            sums[r] = _mm512_fmadd_ps(_mm512_set1_ps(x.at[r * x.row]), lanes, sums[r]);
+        EACH_OF_TALL(ADD)
     }
-    for (int r = 0; r < TALL; r++) _mm512_storeu_ps(y + r * y_row, sums[r]);
+    EACH_OF_TALL(STORE)
+}
+
+/* y [8 32]: two tall tiles, so that a number read of x serves both. */
+__attribute__((target("avx512f"))) static void broad_tile(Walk w, Walk x, int64_t n, Walk start,
+                                                          float *y, int64_t y_row) {
+    EACH_OF_TALL(START)
+    EACH_OF_TALL(START_OTHER)
+    for (int64_t k = 0; k < n; k++, w.at += w.step, x.at += x.step) {
+        __m512 lanes = _mm512_loadu_ps(w.at), more = _mm512_loadu_ps(w.at + w.apart), factor;
+        EACH_OF_TALL(ADD_BOTH)
+    }
+    EACH_OF_TALL(STORE)
+    EACH_OF_TALL(STORE_OTHER)
 }
 #else
 #define tall_tile wide_tile
+#define broad_tile wide_tile
 #endif
 
 ALWAYS_INLINE int64_t height_of(int64_t bits, int64_t lanes) {
@@ -84,6 +113,8 @@ ALWAYS_INLINE void tile(int64_t bits, int64_t lanes, Walk w, Walk x, int64_t n, 
         narrow_tile(w, x, n, start, y, y_row);
     else if (bits < 512)
         wide_tile(w, x, n, start, y, y_row);
+    else if (lanes == BROAD)
+        broad_tile(w, x, n, start, y, y_row);
     else
         tall_tile(w, x, n, start, y, y_row);
 }
@@ -94,12 +125,13 @@ ALWAYS_INLINE void dense_body(int64_t bits, const float *packed, const float *x,
                               int64_t rows, int64_t adds, float *y, int64_t out) {
     int64_t x_row = row_of(n), y_row = row_of(out);
     if (rows <= HIGH) bits = least(bits, 256); /* half of a tall tile would be unused */
-    for (int64_t first = 0; first < out; first += WIDE) {
-        int64_t lanes = lanes_of(out - first);
-        Walk w = {packed + lanes, 0, lanes};
+    int64_t lanes, panel;
+    for (int64_t first = 0; first < out; first += lanes) {
+        lanes = lanes_of(bits, out - first), panel = least(lanes, WIDE);
+        Walk w = {packed + panel, 0, panel, (n + 1) * panel};
         for (int64_t r = 0; r < rows; r += height_of(bits, lanes)) {
             float *to = y + r * y_row + first;
-            Walk from = {x + r * x_row, x_row, 1}, start = {adds ? to : packed, adds * y_row, 0};
+            Walk from = {x + r * x_row, x_row, 1, 0}, start = {adds ? to : packed, adds * y_row, 0, adds ? WIDE : w.apart};
             tile(bits, lanes, w, from, n, start, to, y_row);
         }
         packed += (n + 1) * lanes;
@@ -111,29 +143,48 @@ DISPATCH_BITS(dense,
                float *y, int64_t out),
               (packed, x, n, rows, adds, y, out))
 
-/* Copy `height` rows of `width` floats. */
-ALWAYS_INLINE void copy(const float *from, int64_t from_row, float *to, int64_t to_row,
-                        int64_t height, int64_t width) {
+/* to[r * to_row + i * to_lane] = from[r * from_row + i * from_lane] for `height` x `width`. */
+ALWAYS_INLINE void copy(const float *from, int64_t from_row, int64_t from_lane, float *to,
+                        int64_t to_row, int64_t to_lane, int64_t height, int64_t width) {
     for (int64_t r = 0; r < height; r++)
-        memcpy(to + r * to_row, from + r * from_row, (size_t)width * sizeof *to);
+        for (int64_t i = 0; i < width; i++)
+            to[r * to_row + i * to_lane] = from[r * from_row + i * from_lane];
 }
 
-/* A tile of the weights' gradient; one that is cut off by their edge is computed in a buffer. */
-ALWAYS_INLINE void gradient_tile(int64_t bits, Walk x, Walk delta, int64_t live, int64_t lanes,
-                                 int64_t adds, float *grad, int64_t n, int64_t height,
-                                 int64_t width) {
-    float edge[TALL * WIDE];
-    static const float zeros[WIDE] = {0};
-    int64_t whole = height == height_of(bits, lanes) && width == lanes;
+/* A tile of a gradient, `rows` sums of each lane; grad's rows and lanes are `row` and `lane` apart.
+ * One that is cut off by the edge, or whose lanes are apart, is computed in a buffer. */
+ALWAYS_INLINE void gradient_tile(int64_t bits, int64_t lanes, Walk w, Walk x, int64_t live,
+                                 int64_t adds, float *grad, int64_t row, int64_t lane,
+                                 int64_t height, int64_t width) {
+    float edge[TALL * BROAD];
+    static const float zeros[BROAD] = {0};
+    int64_t whole = lane == 1 && height == height_of(bits, lanes) && width == lanes;
     float *y = whole ? grad : edge;
-    int64_t y_row = whole ? n : lanes;
+    int64_t y_row = whole ? row : lanes;
     if (adds && !whole) {
         memset(edge, 0, sizeof edge);
-        copy(grad, n, edge, lanes, height, width);
+        copy(grad, row, lane, edge, lanes, 1, height, width);
     }
-    Walk start = {adds ? y : zeros, adds * y_row, 0};
-    tile(bits, lanes, x, delta, live, start, y, y_row);
-    if (!whole) copy(edge, lanes, grad, n, height, width);
+    Walk start = {adds ? y : zeros, adds * y_row, 0, WIDE};
+    tile(bits, lanes, w, x, live, start, y, y_row);
+    if (!whole) copy(edge, lanes, 1, grad, row, lane, height, width);
+}
+
+/* grad[r * row + i * lane] = sum over `live` k of x[k, r] w[k, i], for `rows` r and `wide` i. */
+ALWAYS_INLINE void gradient_of(int64_t bits, const float *w, int64_t wide, int64_t w_row,
+                               const float *x, int64_t rows, int64_t x_row, int64_t live,
+                               int64_t adds, float *grad, int64_t row, int64_t lane) {
+    for (int64_t group = 0; group < wide; group += GROUP)
+        for (int64_t r = 0; r < rows; r += TALL)
+            for (int64_t i = group, lanes; i < least(wide, group + GROUP); i += lanes) {
+                lanes = lanes_of(bits, wide - i);
+                int64_t high = height_of(bits, lanes);
+                for (int64_t top = r; top < least(rows, r + TALL); top += high)
+                    gradient_tile(bits, lanes, (Walk){w + i, 0, w_row, WIDE},
+                                  (Walk){x + top, 1, x_row, 0}, live, adds,
+                                  grad + top * row + i * lane, row, lane, least(high, rows - top),
+                                  least(lanes, wide - i));
+            }
 }
 
 /* bias [width] = the sum of the rows of delta, added to bias where `adds`. */
@@ -156,16 +207,10 @@ ALWAYS_INLINE void dense_gradient_body(int64_t bits, const float *x, int64_t n, 
                                        int64_t out, int64_t live, int64_t adds, float *weight,
                                        float *bias) {
     int64_t x_row = row_of(n), delta_row = row_of(out);
-    for (int64_t group = 0; group < n; group += GROUP)
-        for (int64_t o = 0; o < out; o += TALL)
-            for (int64_t first = group; first < least(n, group + GROUP); first += WIDE) {
-                int64_t lanes = lanes_of(n - first), high = height_of(bits, lanes);
-                for (int64_t top = o; top < least(out, o + TALL); top += high)
-                    gradient_tile(bits, (Walk){x + first, 0, x_row},
-                                  (Walk){delta + top, 1, delta_row}, live, lanes, adds,
-                                  weight + top * n + first, n, least(high, out - top),
-                                  least(lanes, n - first));
-            }
+    if (n <= NARROW && n < out) /* few inputs would leave lanes idle */
+        gradient_of(bits, delta, out, delta_row, x, n, x_row, live, adds, weight, 1, n);
+    else
+        gradient_of(bits, x, n, x_row, delta, out, delta_row, live, adds, weight, n, 1);
     for (int64_t o = 0; o < out; o += WIDE)
         add_rows(delta + o, delta_row, live, adds, bias + o, least(WIDE, out - o));
 }
@@ -175,23 +220,9 @@ DISPATCH_BITS(dense_gradient,
                int64_t adds, float *weight, float *bias),
               (x, n, delta, out, live, adds, weight, bias))
 
-/* y = tanh(y), each step of the computation over many floats before the next one: the steps of a
- * single tanh depend on each other and would wait (1.5 us for 4,096 floats instead of 2.1). */
-ALWAYS_INLINE void tanh_steps(float *y, int64_t n) {
-    enum { MANY = 64 };
-    float p[MANY];
-    int32_t k[MANY];
-    for (; n >= MANY; n -= MANY, y += MANY) {
-        for (int i = 0; i < MANY; i++) p[i] = reduced(tanh_argument(y[i]), k + i);
-        for (int i = 0; i < MANY; i++) p[i] = expm1_polynomial(p[i]);
-        for (int i = 0; i < MANY; i++) y[i] = tanh_result(y[i], p[i], k[i]);
-    }
-    for (int64_t i = 0; i < n; i++) y[i] = fast_tanh(y[i]);
-}
-
 ALWAYS_INLINE void dense_activate_body(float *y, int64_t n, int64_t activation) {
     if (activation == TANH)
-        tanh_steps(y, n);
+        for (int64_t i = 0; i < n; i++) y[i] = fast_tanh(y[i]);
     else if (activation == RELU)
         for (int64_t i = 0; i < n; i++) y[i] = choose(y[i] < 0.0f, 0.0f, y[i]);
     else if (activation == ELU)
@@ -270,7 +301,7 @@ ALWAYS_INLINE void pack_transposed(const float *weight, int64_t n, int64_t live,
 ALWAYS_INLINE void pack_forward_body(const float *weight, const float *bias, int64_t n, int64_t out,
                                      float *packed) {
     for (int64_t first = 0; first < out; first += WIDE) {
-        int64_t live = out - first, lanes = lanes_of(live);
+        int64_t live = out - first, lanes = panel_of(live);
         for (int64_t o = 0; o < lanes; o++) packed[o] = o < live ? bias[first + o] : 0.0f;
         pack_transposed(weight + first * n, n, live, lanes, packed + lanes);
         packed += (n + 1) * lanes;
@@ -283,7 +314,7 @@ DISPATCH(pack_forward,
 
 ALWAYS_INLINE void pack_backward_body(const float *weight, int64_t n, int64_t out, float *packed) {
     for (int64_t first = 0; first < n; first += WIDE) {
-        int64_t live = n - first, lanes = lanes_of(live);
+        int64_t live = n - first, lanes = panel_of(live);
         const float *from = weight + first;
         for (int64_t i = 0; i < lanes; i++) packed[i] = 0.0f;
         packed += lanes;

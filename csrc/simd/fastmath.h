@@ -1,4 +1,4 @@
-/* exp, log, tanh and cos(2 pi x) for float32, as polynomials.
+/* exp, log, tanh and cos(2 pi x) for float32, as polynomials or their quotients.
  *
  * Those of libm differ between machines and are function calls; these give the same bits
  * everywhere, and the compiler turns loops over them into SIMD. Every multiply-add is an explicit
@@ -68,18 +68,18 @@ ALWAYS_INLINE float fast_exp(float x) {
     return p * power_of_two(half) * power_of_two(n - half);
 }
 
-/* tanh(x), relative error < 3e-7, exactly odd: with t = exp(-2|x|) - 1 it is -t / (2 + t). */
-ALWAYS_INLINE float tanh_argument(float x) {
-    return at_most(as_float(as_bits(x) & 0x7fffffffu), 10.0f) * -2.0f;
-}
-ALWAYS_INLINE float tanh_result(float x, float p, int32_t n) {
-    float scale = power_of_two(n), t = fma32(scale, p, scale - 1.0f);
-    return as_float(as_bits(-t / (2.0f + t)) | (as_bits(x) & 0x80000000u));
-}
+/* tanh(x) = x P(x^2) / Q(x^2), relative error < 3e-7, exactly odd, below 1; all coefficients are
+ * positive, so that nothing cancels. */
 ALWAYS_INLINE float fast_tanh(float x) {
-    int32_t n;
-    float p = expm1_reduced(tanh_argument(x), &n);
-    return tanh_result(x, p, n);
+    float y = clamp(x, -8.0f, 8.0f), z = y * y;
+    float p = fma32(z, 1.52303787e-8f, 2.18946352e-5f), q = fma32(z, 8.5224309e-7f, 3.41128936e-4f);
+    p = fma32(z, p, 3.57159646e-3f);
+    q = fma32(z, q, 2.61644367e-2f);
+    p = fma32(z, p, 1.34444967e-1f);
+    q = fma32(z, q, 4.67778236e-1f);
+    p = fma32(z, p, 1.0f);
+    q = fma32(z, q, 1.0f);
+    return y * p / q;
 }
 
 /* e^x - 1 for x <= 0, else x: torch's ELU with alpha 1. */

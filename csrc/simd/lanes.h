@@ -20,10 +20,11 @@ ALWAYS_INLINE void multiply_add(float x, const Vec *w, Vec *sum) {
 ALWAYS_INLINE void load(Vec *to, const float *from) { memcpy(to, from, sizeof *to); }
 ALWAYS_INLINE void store(float *to, const Vec *from) { memcpy(to, from, sizeof *from); }
 
-/* An operand of a tile: element (row, k) is at[row * row + k * step]. */
+/* An operand of a tile: element (row, k) is at[row * row + k * step]; the second panel of a tile
+ * that has two lies `apart` from the first. */
 typedef struct {
     const float *at;
-    int64_t row, step;
+    int64_t row, step, apart;
 } Walk;
 
 ALWAYS_INLINE void load_two(Vec *left, Vec *right, const float *from) {

@@ -19,10 +19,12 @@ from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaves, tree_map
 from fastppo.stepping.environments import SNAPSHOTS
 from fastppo.stepping.rollout_recorder import infos_spec
+from fastppo.update.arithmetic import flops
 from fastppo.update.flat_parameters import trained_parameters
 
 log = logging.getLogger("fastppo")
 LARGE = 100.0  # observations
+LEAST_USES = 128  # measured with MLPs of 64 to 256 units; see shares_update
 
 
 def make_arena(config: Config, policy: Policy, row_bytes: int) -> Arena:
@@ -79,10 +81,18 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
 
 
 def shares_update(config: Config, policy: Policy) -> bool:
-    """True if workers compute shards of the update, which needs observations stored as they are."""
+    """True if workers compute shards of the update, which needs observations stored as they are.
+
+    A minibatch must use each weight often, by its rows or by the places of convolutions: to pass
+    weights and gradients to and fro takes as long as about LEAST_USES of each.
+    """
     from fastppo.workers.worker import helper_count
-    return (config.learner == "kernel" and policy.observer.encoding.identity
-            and helper_count(config.num_workers) > 0)
+    if not (config.learner == "kernel" and policy.observer.encoding.identity
+            and helper_count(config.num_workers) > 0):
+        return False
+    rows = config.num_envs * config.agents * config.num_steps / config.num_minibatches
+    weights = sum(x.numel() for x in trained_parameters(policy))
+    return rows * flops(policy)[0] / 2 > LEAST_USES * weights
 
 
 def env_groups(envs: int, first: int = 0, agents: int = 1) -> list[range]:

@@ -12,7 +12,6 @@ from fastppo.machine import kernels, limits
 from fastppo.stepping.actors import CentralActor, LocalActor, PolicyPlan
 from fastppo.stepping.environments import WARMUP_EPISODE, EpisodeRules
 from fastppo.stepping.replay import EpisodeLog
-from fastppo.trainer.rollout_arrays import shares_update
 from fastppo.update.schedules import coefficients_at
 from fastppo.vecenv import Serial
 from fastppo.workers.protocol import START, WARMUP
@@ -31,7 +30,7 @@ def start_workers(collector: Collector, source: EnvSource, learner: Learner,
     """
     arena, policy, config = collector.arena, collector.policy, collector.config
     helper, own = None, ranks.own(config.num_envs)
-    if shares_update(config, policy) and ranks.size == 1:
+    if "grads" in arena.spec and ranks.size == 1:
         terms = update_coefficients(config, coefficients_at(config, 1.0))
         helper = HelperPlan(learner.plan, terms, policy.observer.norm)
     make = partial(make_worker_serial, groups, plan, policy.observer.layout, policy.actions,

@@ -3,15 +3,19 @@
 import os
 import signal
 import time
+from functools import partial
 
+import numpy as np
 import pytest
-from envs_for_tests import interrupted
+from envs_for_tests import Chance, interrupted
 from fault_envs import guard, holds, nothing_left
+from gymnasium.spaces import Box
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo.compiled.shared_minibatches import SharedMinibatches
 from fastppo.errors import WorkerError
 from fastppo.machine import kernels, limits
+from fastppo.trainer import rollout_arrays
 from fastppo.workers import team
 from fastppo.workers.protocol import UPDATING
 
@@ -21,7 +25,8 @@ SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4
 
 @pytest.fixture
 def cores(monkeypatch):
-    """As many helpers as asked for, whatever cores this machine has."""
+    """As many helpers as asked for, whatever cores this machine has, also in small minibatches."""
+    monkeypatch.setattr(rollout_arrays, "LEAST_USES", 0)
     return lambda count: monkeypatch.setattr(limits, "usable_cores", lambda: count)
 
 
@@ -75,6 +80,17 @@ def test_helpers_are_those_for_whom_the_main_process_leaves_a_core(
     learner = trainer("CartPole-v1", **SIZES, num_workers=workers).learner
     assert isinstance(learner.shared, SharedMinibatches) == bool(helping)
     assert not helping or learner.shared.helpers == helping
+
+
+@pytest.mark.parametrize("env, settings, shared", [
+    ("CartPole-v1", {"num_minibatches": 1}, True), ("CartPole-v1", {"num_minibatches": 3}, False),
+    (partial(Chance, Box(0, 255, (44, 44, 1), np.uint8)), {"model": "cnn", "num_minibatches": 9},
+     True)], ids=["rows", "few_rows", "few_images"])
+def test_minibatches_that_use_each_weight_often_are_shared(trainer, monkeypatch, env, settings,
+                                                           shared):
+    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
+    learner = trainer(env, **{**SIZES, **settings}, num_workers=1).learner
+    assert (learner.shared is not None) == shared
 
 
 def test_a_rollout_of_the_callers_own_is_learnt_from_and_not_the_arenas(trainer, cores):
