@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from fastppo.envs.faults import first_info
-from fastppo.spaces.leaves import CHOICES, MASK, has_mask, masked_space
+from fastppo.spaces.leaves import CHOICES, MASK, has_mask, is_batch, masked_space
 from fastppo.spaces.observations import parse_mask, with_mask
 
 MASK_METHOD = "action_masks"
@@ -124,10 +124,10 @@ class VectorActionMaskWrapper(VectorWrapper):
         obs, rew, term, trunc, info = self.env.step(actions)
         same_step = AutoresetMode(self.metadata["autoreset_mode"]) is AutoresetMode.SAME_STEP
         active = same_step | ~(np.asarray(term, bool) | np.asarray(trunc, bool))
-        if "final_obs" in info:
-            info = {**info, "final_obs": [
-                None if one is None else with_mask(one, np.ones(self.size, bool))
-                for one in info["final_obs"]]}
+        if (final := info.get("final_obs")) is not None:
+            legal = np.ones((self.num_envs, self.size), bool)
+            info = {**info, "final_obs": with_mask(final, legal) if is_batch(final) else [
+                None if one is None else with_mask(one, legal[0]) for one in final]}
         return self._with_masks(obs, info, active), rew, term, trunc, info
 
     def _with_masks(self, obs: Any, info: dict, active: np.ndarray) -> dict:

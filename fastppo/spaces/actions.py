@@ -87,6 +87,13 @@ class ActionMapping:
             return np.clip(act, low, high).astype(dtype).reshape(len(act), *shape)
         return box_actions
 
+    def to_batch(self) -> Callable[[np.ndarray], Any]:
+        """The function from stored actions [n ...] to the batch of n that a VectorEnv takes."""
+        if not isinstance(self.space, (Dict, Tuple)):
+            return self.arrays()
+        of_each = self.to_env()
+        return lambda act: self.stacked(of_each(act))
+
     def _parts_to_env(self) -> Callable[[np.ndarray], list[Any]]:
         parts = [ActionMapping(leaf.space, self.bounds_map) for leaf in leaves(self.space)]
         functions, ends = [part.to_env() for part in parts], np.cumsum([x.size for x in parts])[:-1]

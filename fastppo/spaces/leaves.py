@@ -98,6 +98,11 @@ def tree_map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+def is_batch(obs: Any) -> bool:
+    """True for arrays in the structure of a space, False for an array or list of observations."""
+    return isinstance(obs, (dict, tuple)) or isinstance(obs, np.ndarray) and obs.dtype.kind != "O"
+
+
 def channels_are_last(shape: tuple[int, ...]) -> bool:
     """True for an image of three axes whose channels are the last one, False for the first.
 

@@ -17,13 +17,14 @@ from fastppo.envs import faults
 from fastppo.errors import ConfigError
 from fastppo.machine import kernels
 from fastppo.machine.shared_memory import Arena
-from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import fitting_array
+from fastppo.spaces.leaves import fitting_array, is_batch, tree_map
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.stepping.actors import Actor, RandomActor
 from fastppo.stepping.environments import REWARD_MAX, WARMUP_EPISODE, checked_reward
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.stepping.rollout_recorder import RolloutRecorder, RolloutViews, finite_scalars_of
+
+FINAL_OBS = {"final_obs", "_final_obs"}  # what an info has that tells no numbers
 
 
 class VectorState(NamedTuple):
@@ -50,13 +51,14 @@ class NativeVector:
         self.mode = parse_autoreset_mode(
             (env.metadata or {}).get("autoreset_mode"), f"the metadata of {env}")
         actor.next_step = self.mode is AutoresetMode.NEXT_STEP
-        self.actions = ActionMapping(env.single_action_space)
+        actor.to_env = actor.actions.to_batch()
         self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
         self.begin(episode=WARMUP_EPISODE)
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed)
+        actor.to_env = actor.actions.to_batch()
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
@@ -117,20 +119,20 @@ class NativeVector:
         """Marks row t as invalid for the environments that step t only resets."""
         self.arena["valid"][t, self.state.resetting] = False
 
-    def _step(self, t: int, actions: list) -> None:
+    def _step(self, t: int, actions: Any) -> None:
         _, start, resetting, _ = self.state
         self.stepping, late = True, self.mode is AutoresetMode.NEXT_STEP
         with self._fault_in("step()"):
-            obs, rew, term, trunc, info = self.env.step(self.actions.stacked(actions))
+            obs, rew, term, trunc, info = self.env.step(actions)
         self.recorder.rewards[t] = self._rewards(rew, resetting)
         term = self._per_env(term, "its terminations").astype(bool)
         trunc = self._per_env(trunc, "its truncations").astype(bool)
         over = term | trunc  # an episode can be over with its reset: the next row resets again
         term, trunc = term & ~resetting, trunc & ~resetting
-        ended = term | trunc
+        ended, told = term | trunc, not info.keys() <= FINAL_OBS
         for e in np.flatnonzero(ended).tolist():  # before a reset, which may change the info
             self.recorder.end(t, e, start[e], term[e], trunc[e] and not late,
-                              finite_scalars_of(info, e))
+                              finite_scalars_of(info, e) if told else {})
         self.obs[t + 1][:] = self._next_observations(obs, info, over, trunc & ~term)
         first_step = self.recorder.origin + t + (2 if late else 1)
         self.state = VectorState(t + 1, np.where(over, first_step, start), over & late,
@@ -141,9 +143,10 @@ class NativeVector:
                            ) -> np.ndarray:
         """The observations [e ...] of the next row; `fin` gets the final ones not among them."""
         if self.mode is AutoresetMode.SAME_STEP:
-            for e in np.flatnonzero(truncated):
-                with self._fault_in(f"info['final_obs'] of environment {e}"):
-                    self.views.fin[e] = self.layout.rows([info["final_obs"][e]])[0]
+            which = np.flatnonzero(truncated)
+            with self._fault_in(f"info['final_obs'] of environment {', '.join(map(str, which))}"):
+                if len(which):
+                    self.views.fin[which] = self._final_rows(info["final_obs"], which)
             return self._stored(obs)
         rows = self._stored(obs, final=ended)
         if self.mode is AutoresetMode.DISABLED and ended.any():
@@ -151,6 +154,12 @@ class NativeVector:
             first = self._reset(options={"reset_mask": ended.copy()})
             rows[ended] = self._stored(first, final=~ended)[ended]
         return rows
+
+    def _final_rows(self, final: Any, which: np.ndarray) -> np.ndarray:
+        """The rows of environments `which` [n] of info["final_obs"], arrays or observations."""
+        if is_batch(final):
+            return self.layout.batch(tree_map(lambda x: np.asarray(x)[which], final), len(which))
+        return self.layout.rows([final[e] for e in which])
 
     def _restart(self, actor: Actor) -> None:
         """Truncates the running episodes after the last whole step, and begins new ones."""

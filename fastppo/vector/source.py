@@ -22,7 +22,7 @@ from fastppo.errors import ConfigError, Install, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.leaves import MASK
+from fastppo.spaces.leaves import MASK, is_batch
 
 SEEDS = 2**31  # EnvPool's seeds are int32, and environment i has the seed + i
 # EnvPool's packages that draw. The others do not, or end the process without OpenGL (MuJoCo).
@@ -137,7 +137,9 @@ class SingleEnv(gym.Env):
     def step(self, action: Any):
         """One step; the observation of an episode's last one is its final one in every mode."""
         obs, rew, term, trunc, info = self.vector.step(self.actions.stacked([action]))
-        obs = info["final_obs"][0] if "final_obs" in info else self._first(obs)
+        final = info.get("final_obs")
+        obs = final[0] if final is not None and not is_batch(final) else \
+            self._first(obs if final is None else final)
         return obs, *(np.asarray(one)[0] for one in (rew, term, trunc)), {}
 
     def render(self) -> np.ndarray:

@@ -4,15 +4,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import ONE, Chance, Counting
-from gymnasium.spaces import Box, Discrete
+from envs_for_tests import ONE, Chance, Counting, Fenced
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fastppo
 from fastppo import make_vec, reference
 from fastppo.errors import ConfigError, EnvError
 from fastppo.machine import kernels
+from fastppo.spaces.leaves import tree_map
 from fastppo.update.batches import flatten_rollout
 
 NEXT_STEP, SAME_STEP, DISABLED = AutoresetMode
@@ -340,6 +342,35 @@ def test_a_fault_names_the_vector_environment_and_the_step(trainer, bend, text):
     ppo = trainer(Bent(diaries(Counting, 2), bend), num_envs=2, norm_obs=False)
     with pytest.raises(EnvError, match=f"(?s)SyncVectorEnv.*rollout 0, step 4.*{text}"):
         ppo.collect()
+
+
+class FinalArrays(gym.vector.VectorWrapper):
+    """Has final observations as arrays [e ...], with rubbish where no episode has ended."""
+
+    def step(self, actions):
+        """The step, with its info's final_obs as arrays."""
+        *reply, info = self.env.step(actions)
+        if "final_obs" in info:
+            rubbish = tree_map(lambda x: np.full_like(x, -9), self.env.envs[0].obs)
+            space = self.env.single_observation_space
+            info["final_obs"] = concatenate(space, [
+                rubbish if one is None else one for one in info["final_obs"]],
+                create_empty_array(space, self.num_envs))
+        return *reply, info
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("space", [ONE, Dict(a=ONE, b=Discrete(4)), Tuple((ONE, Discrete(4)))],
+                         ids=["Box", "Dict", "Tuple"])
+def test_final_observations_may_be_arrays(trainer, space, masked):
+    found = []
+    for kind in (lambda vec: vec, FinalArrays):
+        vec = kind(diaries(lambda: Fenced(obs_space=space) if masked else Chance(space),
+                           mode=SAME_STEP))
+        rollout = trainer(vec, num_envs=3, num_steps=STEPS).collect()
+        assert (rollout.trunc & ~rollout.term).any()
+        found.append([x.numpy().tobytes() for x in (rollout.nxt, rollout.act, rollout.adv)])
+    assert found[0] == found[1]
 
 
 def test_a_truncation_without_its_final_observation_is_a_fault(trainer):
