@@ -15,7 +15,7 @@ def make_env(render_mode=None):
 
 
 if __name__ == "__main__":
-    with PPO(make_env, rnn="gru", num_envs=8, num_steps=128, num_minibatches=4, lr=1e-3, seed=1,
+    with PPO(make_env, rnn="mingru", num_envs=8, num_steps=128, num_minibatches=4, lr=1e-3, seed=1,
              total_steps=100_000, progress="lines") as ppo:
         ppo.learn()
         print("evaluation return", ppo.evaluate(20))

@@ -138,7 +138,7 @@ cdef class EnvRows:
             policy.low = <const float *>floats(bounds[0], noise.columns, IN)
             policy.high = <const float *>floats(bounds[1], noise.columns, IN)
             self.rows.act_bytes = 4 * noise.columns
-        if (weights.rows != layout.packed or out.columns != layout.outputs
+        if (layout.memory or weights.rows != layout.packed or out.columns != layout.outputs
                 or noise.rows != self.rollout.envs or out.rows != self.rollout.envs
                 or self.rows.obs_bytes != layout.inputs * (1 if layout.image.places else 4)
                 or len(self.arrays[3]) != ARRAYS or not 0 <= t <= steps <= self.steps):

@@ -48,17 +48,20 @@ cdef extern from "network/forward.h" nogil:
     ctypedef struct Image:
         int64_t frames, channels, places, last
     ctypedef struct Layout:
-        int64_t floats, outputs, packed, params, inputs
+        int64_t floats, outputs, packed, params, inputs, memory
         Image image
     ctypedef struct Normaliser:
         const float *mean
         const float *scale
         float limit
+    ctypedef struct Memory:
+        const float *before
+        float *after
     const char *plan_layout(const int64_t *plan, int64_t layers, Layout *layout)
     void plan_pack(const int64_t *plan, int64_t layers, const float *params, float *packed)
     void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout,
                      const float *packed, const Normaliser *normaliser, const void *obs,
-                     int64_t n, float *work, float *out)
+                     int64_t n, Memory memory, float *work, float *out)
 
 cdef extern from "network/heads.h" nogil:
     enum: MAX_CHOICES
@@ -251,11 +254,30 @@ cdef View observations(obs, Image image) except *:
     return view_of(obs, c'B' if image.places else c'f', 2, IN)
 
 
-def forward(plan, packed, mean, scale, obs, out, double limit=10.0):
+cdef void *remembered(array, int64_t rows, int64_t size, int flags) except NULL:
+    """The memory of an array float32 [rows size]; raises ValueError for another size."""
+    cdef View view = view_of(array, c'f', 2, flags)
+    if view.rows != rows or view.columns != size:
+        raise ValueError(f"before and after are not {rows, size}")
+    return view.data
+
+
+cdef Memory state_of_rows(before, after, int64_t rows, int64_t size) except *:
+    """The memory of rows before and, unless it is None, after a step."""
+    cdef Memory memory = Memory(NULL, NULL)
+    if size:
+        memory.before = <const float *>remembered(before, rows, size, IN)
+        if after is not None:
+            memory.after = <float *>remembered(after, rows, size, OUT)
+    return memory
+
+
+def forward(plan, packed, mean, scale, obs, out, double limit=10.0, before=None, after=None):
     cdef Layout layout
     cdef View rows = view_of(plan, c'l', 2, IN), weights = view_of(packed, c'f', 1, IN)
     cdef View x, y = view_of(out, c'f', 2, OUT)
     cdef Normaliser normaliser
+    cdef Memory memory
     cdef float *work = NULL
     layout_of(rows, &layout)
     x = observations(obs, layout.image)
@@ -265,13 +287,14 @@ def forward(plan, packed, mean, scale, obs, out, double limit=10.0):
                          f"the plan wants {layout.inputs} and {layout.packed}")
     if y.rows != x.rows or y.columns != layout.outputs:
         raise ValueError(f"out is {y.rows, y.columns}, wanted {x.rows, layout.outputs}")
+    memory = state_of_rows(before, after, x.rows, layout.memory)
     if layout.floats > STACK_FLOATS:
         work = <float *>aligned_alloc(64, ROWS * layout.floats * sizeof(float))
         if work == NULL:
             raise MemoryError(f"no memory for {ROWS * layout.floats} floats")
     with nogil:
         plan_forward(<const int64_t *>rows.data, rows.rows, &layout, <const float *>weights.data,
-                    &normaliser, x.data, x.rows, work, <float *>y.data)
+                    &normaliser, x.data, x.rows, memory, work, <float *>y.data)
     free(work)
 
 

@@ -8,7 +8,7 @@ from fastppo.errors import KernelError
 cdef extern from "update/update.h" nogil:
     cpdef enum: MAX_SHARDS, SUMS, STATS
     ctypedef struct Network:
-        int64_t inputs, outputs, params, log_std, floats
+        int64_t inputs, outputs, params, memory, log_std, floats
         Image image
     ctypedef struct Batch:
         const void *obs
@@ -16,6 +16,8 @@ cdef extern from "update/update.h" nogil:
         Normaliser normaliser
         const int64_t *choice
         const uint8_t *legal
+        const uint8_t *first
+        const float *state
         const float *act
         const float *logp
         const float *val
@@ -115,7 +117,8 @@ cdef class Update:
         self.grads, self.stride, self.sums = <float *>rows.data, rows.columns, <double *>totals.data
         self.work = <float *>floats(work, self.network.floats, OUT)
 
-    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, stacks, legal, float limit):
+    def _take_samples(self, obs, act, logp, val, adv, ret, mean, scale, stacks, legal, first, state,
+                      float limit):
         cdef View x = observations(obs, self.network.image)
         cdef const int64_t *numbers = NULL
         cdef bint discrete = self.network.log_std < 0
@@ -135,9 +138,21 @@ cdef class Update:
             if choices.rows != x.rows or choices.columns != self.network.outputs - 1:
                 raise ValueError(f"legal is {choices.rows, choices.columns}, wanted"
                                  f" {x.rows, self.network.outputs - 1}")
+        cdef View memory
+        cdef const uint8_t *begins = NULL
+        cdef const float *before = NULL
+        if self.network.memory:
+            memory = view_of(state, c'f', 2, IN)
+            before = <const float *>memory.data
+            if memory.rows != x.rows or memory.columns != self.network.memory:
+                raise ValueError(f"state is not {x.rows, self.network.memory}")
+            memory = view_of(first.view("u1"), c'B', 1, IN)
+            begins = <const uint8_t *>memory.data
+            if memory.rows != x.rows:
+                raise ValueError(f"first has {memory.rows} rows, wanted {x.rows}")
         self.batch = Batch(
             x.data, numbers, normaliser_of(mean, scale, limit, x.columns),
-            <const int64_t *>a.data, mask, <const float *>a.data,
+            <const int64_t *>a.data, mask, begins, before, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
             <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
 

@@ -21,7 +21,7 @@ static void *at(const Rollout *rollout, int name, int64_t t) {
 
 static void forward(const Policy *policy, const void *obs, int64_t n, float *out) {
     plan_forward(policy->plan, policy->layers, policy->layout, policy->packed, &policy->normaliser,
-                 obs, n, policy->work, out);
+                 obs, n, (Memory){NULL, NULL}, policy->work, out);
 }
 
 /* x in [low, high], as numpy.clip of arrays: of equal numbers the bound. */

@@ -30,8 +30,6 @@ int64_t unroll_work(int64_t size, int64_t rows) {
     return packed_most(size) + block_of(rows) * (row_of(size) + row_of(GATES * size));
 }
 
-ALWAYS_INLINE float sigmoid(float x) { return fma32(0.5f, fast_tanh(0.5f * x), 0.5f); }
-
 /* h = (1 - z) n + z h with n = tanh(x + r (W h + b)); stores r, z, n and W h + b in `kept`. */
 ALWAYS_INLINE void gru_step(int64_t size, const float *restrict x, const float *restrict gates,
                             float *restrict kept, float *restrict hidden) {

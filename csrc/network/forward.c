@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "network/dense.h"
+#include "network/scan.h"
 #include "simd/fastmath.h"
 
 #define MAX_OFFSET ((int64_t)1 << 40)
@@ -66,6 +67,7 @@ static const char *add_to_layout(const int64_t *row, Layout *layout) {
     layout->width[slot(row)] = shape.out;
     layout->outputs += row[DST] < 0 ? shape.out : 0;
     layout->packed += shape_forward_floats(&shape);
+    if (shape.kind == SCAN) layout->memory = most(layout->memory, shape.channels + shape.out);
     layout->params = most(layout->params, row[W_OFFSET] + shape_weights(&shape));
     layout->params = most(layout->params, row[B_OFFSET] + shape_biases(&shape));
     return NULL;
@@ -127,13 +129,28 @@ static void clear_unused(const int64_t *plan, int64_t layers, const Layout *layo
     }
 }
 
+/* A step of `live` rows, which leave their h in y, and in the memory of those rows. */
+static void remember(const Shape *shape, const Layout *layout, Memory memory, const float *x,
+                     int64_t live, float *y) {
+    for (int64_t r = 0; r < live; r++, x += row_of(shape->n), y += row_of(shape->out)) {
+        int64_t at = r * layout->memory + shape->channels;
+        scan_step(shape->out, x, memory.before + at, y);
+        if (memory.after) memcpy(memory.after + at, y, (size_t)shape->out * sizeof *y);
+    }
+}
+
 /* One layer for `live` rows, of the observations `obs` if they are images. */
 static void forward_layer(const int64_t *row, const Shape *shape, const Layout *layout,
-                          const float *packed, const uint8_t *obs, int64_t live, float *scratch) {
+                          const float *packed, const uint8_t *obs, int64_t live, Memory memory,
+                          float *scratch) {
     float *x = scratch + ROWS * layout->start[row[SRC]];
     float *y = scratch + ROWS * layout->start[slot(row)];
     if (shape->kind == DENSE) {
         block_forward(shape, packed, x, live, y);
+        return;
+    }
+    if (shape->kind == SCAN) {
+        remember(shape, layout, memory, x, live, y);
         return;
     }
     for (int64_t r = 0; r < live; r++) {
@@ -145,14 +162,14 @@ static void forward_layer(const int64_t *row, const Shape *shape, const Layout *
 
 /* `live` rows of the batch through every layer, in `scratch` [ROWS * layout->floats]. */
 static void forward_block(const int64_t *plan, int64_t layers, const Layout *layout,
-                          const float *packed, const uint8_t *obs, int64_t live, float *scratch,
-                          float *out) {
+                          const float *packed, const uint8_t *obs, int64_t live, Memory memory,
+                          float *scratch, float *out) {
     for (int64_t i = layout->first, column = 0; i < layers; i++) {
         const int64_t *row = plan + i * PLAN_COLUMNS;
         const float *y = scratch + ROWS * layout->start[slot(row)];
         Shape shape;
         shape_of(row, &shape);
-        forward_layer(row, &shape, layout, packed, obs, live, scratch);
+        forward_layer(row, &shape, layout, packed, obs, live, memory, scratch);
         packed += shape_forward_floats(&shape);
         if (row[DST] >= 0) continue;
         for (int64_t r = 0; r < live; r++)
@@ -163,8 +180,8 @@ static void forward_block(const int64_t *plan, int64_t layers, const Layout *lay
 }
 
 void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-                  const Normaliser *normaliser, const void *obs, int64_t n, float *work,
-                  float *out) {
+                  const Normaliser *normaliser, const void *obs, int64_t n, Memory memory,
+                  float *work, float *out) {
     _Alignas(64) float near[ROWS * STACK_FLOATS];
     float *scratch = layout->floats > STACK_FLOATS ? work : near;
     int64_t inputs = layout->inputs;
@@ -174,7 +191,10 @@ void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout, con
         if (!layout->first)
             read_rows(normaliser, (const float *)obs + row * inputs, NULL, inputs, live, ROWS,
                      scratch);
-        forward_block(plan, layers, layout, packed, (const uint8_t *)obs + row * inputs, live,
+        Memory rows = {memory.before, memory.after};
+        if (rows.before) rows.before += row * layout->memory;
+        if (rows.after) rows.after += row * layout->memory;
+        forward_block(plan, layers, layout, packed, (const uint8_t *)obs + row * inputs, live, rows,
                       scratch, out + row * layout->outputs);
     }
 }

@@ -12,7 +12,8 @@
  * channels]. A layer that flattens has channels. Where the observation is an image, the first row
  * has its layout (image.h): src and dst 0, n_in = n_out = its bytes, the channels of a frame, in
  * `width` the places of a frame, `size` 1 if the channels are last, and in `stride` the byte that
- * becomes 1.
+ * becomes 1. A scan has in `channels` its place in the memory of a row, and in `width` the length of
+ * the longest sequence of an update.
  */
 #ifndef FASTPPO_FORWARD_H
 #define FASTPPO_FORWARD_H
@@ -32,7 +33,8 @@ enum { MAX_BUFFERS = 64, STACK_FLOATS = 6144 };
 typedef struct {
     int64_t start[MAX_BUFFERS + 1], width[MAX_BUFFERS + 1]; /* the last: the output */
     int64_t floats, outputs, packed, params, inputs;
-    int64_t first; /* the first row that is a layer: 1 behind the row of an image */
+    int64_t first;  /* the first row that is a layer: 1 behind the row of an image */
+    int64_t memory; /* the numbers that a row remembers */
     Image image;
 } Layout;
 
@@ -53,10 +55,16 @@ void plan_pack(const int64_t *plan, int64_t layers, const float *params, float *
 void read_rows(const Normaliser *normaliser, const float *obs, const int64_t *index, int64_t inputs,
               int64_t live, int64_t rows, float *x);
 
+/* The memory [n layout.memory] of rows before and after a step; `after` may be NULL. */
+typedef struct {
+    const float *before;
+    float *after;
+} Memory;
+
 /* out [n layout.outputs] = the networks at obs [n layout.inputs], float32, or the bytes of images.
  * `work` [ROWS * layout.floats] is read and written where layout.floats is above STACK_FLOATS. */
 void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout, const float *packed,
-                  const Normaliser *normaliser, const void *obs, int64_t n, float *work,
-                  float *out);
+                  const Normaliser *normaliser, const void *obs, int64_t n, Memory memory,
+                  float *work, float *out);
 
 #endif

@@ -21,10 +21,15 @@ const char *shape_of(const int64_t *row, Shape *shape) {
     else if (shape->kind == FLATTEN && (shape->n != shape->out || shape->channels < 1 ||
                                         shape->n % shape->channels))
         fault = "a layer that flattens has another size, or channels that do not divide it";
-    else if (shape->kind != DENSE && shape->kind != FLATTEN)
-        fault = "a layer is not one of 0 dense, 1 a convolution, 2 flatten";
+    else if (shape->kind == SCAN && (shape->n != 2 * shape->out || shape->channels < 0 ||
+                                     shape->channels > MAX_WIDTH || row[WIDTH] > MAX_WIDTH))
+        fault = "a scan has another size than half of its input, or no place in the memory";
+    else if (shape->kind != DENSE && shape->kind != FLATTEN && shape->kind != SCAN)
+        fault = "a layer is not one of 0 dense, 1 a convolution, 2 flatten, 4 a scan";
     return fault;
 }
+
+int64_t by_rows(const Shape *shape) { return shape->kind != DENSE && shape->kind != SCAN; }
 
 int64_t shape_weights(const Shape *shape) {
     if (shape->kind == CONVOLUTION) return conv_packed(&shape->conv) - shape->conv.outputs;

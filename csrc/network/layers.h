@@ -13,13 +13,14 @@ enum { SRC, DST, N_IN, N_OUT, W_OFFSET, B_OFFSET, ACTIVATION, KIND, CHANNELS, WI
 enum { NONE, TANH, RELU, ELU, ACTIVATIONS };
 
 /* The kinds of a row: a dense layer; a convolution; from [places channels] to columns as torch
- * flattens them, [channels places]; and the stored image in buffer 0, which is no layer. */
-enum { DENSE, CONVOLUTION, FLATTEN, IMAGE };
+ * flattens them, [channels places]; the stored image in buffer 0, which is no layer; and a scan
+ * (scan.h) of the 2 n_out numbers that a dense layer computes. */
+enum { DENSE, CONVOLUTION, FLATTEN, IMAGE, SCAN };
 
 /* A layer from n to `out` floats a row. */
 typedef struct {
     int64_t kind, n, out, activation;
-    int64_t channels; /* of what is flattened */
+    int64_t channels; /* of what is flattened; a scan's first place in the memory of a row */
     Conv conv;
 } Shape;
 
@@ -39,8 +40,11 @@ int64_t shape_panel_floats(const Shape *shape);
 void shape_pack_forward(const Shape *shape, const float *weight, const float *bias, float *packed);
 void shape_pack_backward(const Shape *shape, const float *weight, float *packed);
 
+/* True for the kinds of which each row is computed alone. */
+int64_t by_rows(const Shape *shape);
+
 /* A dense layer computes a block of rows (dense.h): `live` ones, and `rows` or up to the next
- * multiple of TALL with those that are not used. All other kinds compute one row. */
+ * multiple of TALL with those that are not used. Kinds `by_rows` compute one row. */
 
 /* y = activation(layer(x)). */
 void block_forward(const Shape *shape, const float *packed, const float *x, int64_t rows, float *y);

@@ -82,6 +82,9 @@ ALWAYS_INLINE float fast_tanh(float x) {
     return y * p / q;
 }
 
+/* 1 / (1 + e^-x). */
+ALWAYS_INLINE float sigmoid(float x) { return fma32(0.5f, fast_tanh(0.5f * x), 0.5f); }
+
 /* e^x - 1 for x <= 0, else x: torch's ELU with alpha 1. */
 ALWAYS_INLINE float fast_elu(float x) {
     int32_t n;

@@ -49,8 +49,11 @@ static const char *network_fault(const Network *network) {
             readers += network->layer[j].source == i;
         if (!readers) return "a layer's output is read by none, or overwritten";
         const Layer *layer = network->layer + i;
-        if (layer->shape.kind != DENSE && readers > 1)
+        if (by_rows(&layer->shape) && readers > 1)
             return "two layers read a layer that is not dense";
+        if (layer->shape.kind == SCAN &&
+            (layer->source < 0 || network->layer[layer->source].shape.kind != DENSE || layer->adds))
+            return "a scan does not read a dense layer alone";
         if (layer->shape.kind == DENSE && layer->source < 0 && network->image.places)
             return "a dense layer reads the image";
         const char *fault = layer->source < 0 ? NULL : row_data_fault(&layer->shape);
@@ -69,20 +72,22 @@ static int64_t reserve(Network *network, int64_t floats) {
 /* True if a layer's only reader takes one row at a time. */
 static int64_t read_by_rows(const Network *network, int64_t i) {
     for (int64_t j = i + 1; j < network->layers; j++)
-        if (network->layer[j].source == i) return network->layer[j].shape.kind != DENSE;
+        if (network->layer[j].source == i) return by_rows(&network->layer[j].shape);
     return 0;
 }
 
 static void place_arrays(Network *network) {
-    network->x = reserve(network, (network->image.places ? 1 : BLOCK) * row_of(network->inputs));
+    int64_t rows = network->most_rows;
+    network->x = reserve(network, (network->image.places ? 1 : rows) * row_of(network->inputs));
     network->out = reserve(network, BLOCK * network->outputs);
     network->scratch = reserve(network, HEAD_FLOATS(network->outputs));
     network->own = network->params > MANY_PARAMS ? reserve(network, network->params) : -1;
     for (int64_t i = 0; i < network->layers; i++) {
         Layer *layer = network->layer + i;
-        layer->y = reserve(network, BLOCK * row_of(layer->shape.out));
+        layer->y = reserve(network, rows * row_of(layer->shape.out));
         layer->delta_row = read_by_rows(network, i) ? 0 : row_of(layer->shape.out);
-        layer->delta = reserve(network, most(BLOCK * layer->delta_row, row_of(layer->shape.out)));
+        layer->delta = reserve(network, most(rows * layer->delta_row, row_of(layer->shape.out)));
+        layer->carry = reserve(network, layer->shape.kind == SCAN ? layer->shape.out : 0);
         layer->forward = reserve(network, shape_forward_floats(&layer->shape));
         layer->backward = reserve(network, shape_backward_floats(&layer->shape));
         layer->panels = reserve(network, shape_panel_floats(&layer->shape));
@@ -95,6 +100,8 @@ static void add_layer(const int64_t *plan, int64_t i, Network *network) {
     network->layer[i] = (Layer){.weight = row[W_OFFSET], .bias = row[B_OFFSET], .source = source,
                                 .column = hidden ? -1 : network->outputs};
     shape_of(row, &network->layer[i].shape);
+    if (row[KIND] == SCAN)
+        network->most_rows = most(network->most_rows, (row[WIDTH] + TALL - 1) / TALL * TALL);
     for (int64_t j = 0; j < i; j++) network->layer[j].adds |= network->layer[j].source == source;
     network->outputs += hidden ? 0 : row[N_OUT];
 }
@@ -109,7 +116,7 @@ const char *update_network(const int64_t *plan, int64_t layers, int64_t log_std,
     memset(network, 0, sizeof *network);
     network->layers = layers - layout.first, network->log_std = log_std;
     network->inputs = layout.inputs, network->params = layout.params;
-    network->image = layout.image;
+    network->image = layout.image, network->memory = layout.memory, network->most_rows = BLOCK;
     for (int64_t i = 0; i < network->layers; i++)
         add_layer(plan + layout.first * PLAN_COLUMNS, i, network);
     if (log_std >= 0) network->params = most(network->params, log_std + network->outputs - 1);

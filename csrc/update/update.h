@@ -34,6 +34,7 @@ typedef struct {
     int64_t adds;              /* a later layer reads the same source */
     int64_t y, delta;          /* outputs and their gradient, places in the workspace */
     int64_t delta_row;         /* the stride of its rows; 0: there is one row at a time */
+    int64_t carry;             /* of a scan: the gradient that a step leaves to the one before */
     int64_t forward, backward; /* the packed weights, places in the workspace */
     int64_t panels;            /* the gradient of a convolution, a place in the workspace */
 } Layer;
@@ -41,7 +42,8 @@ typedef struct {
 /* The layers and the head of a policy, and all sizes. */
 typedef struct {
     Layer layer[MAX_LAYERS];
-    int64_t layers, inputs, outputs, params;
+    int64_t layers, inputs, outputs, params, memory;
+    int64_t most_rows;       /* of a block: BLOCK, or more if a sequence is longer */
     Image image;             /* the layout of the observation, if it is one */
     int64_t log_std;         /* its offset in the parameters; -1: a categorical head */
     int64_t x, out, scratch; /* observations, outputs, scratch of the head, in the workspace */
@@ -56,11 +58,14 @@ typedef struct {
     Normaliser normaliser;               /* of the observations */
     const int64_t *choice;               /* [b] for a categorical head */
     const uint8_t *legal;                /* [b outputs - 1] its choices; NULL: all are */
+    const uint8_t *first;                /* [b] 1: a sequence begins; NULL without memory */
+    const float *state;                  /* [b memory] the memory before a sample */
     const float *act;                    /* [b outputs - 1] for a Gaussian one */
     const float *logp, *val, *adv, *ret; /* [b] */
 } Batch;
 
-/* A minibatch: its samples, and the numbers that normalise their advantages. */
+/* A minibatch: its samples, and the numbers that normalise their advantages. With memory they are
+ * whole sequences, none of which is longer than most_rows. */
 typedef struct {
     const int64_t *index;
     int64_t rows;

@@ -49,6 +49,7 @@ class CompiledLearner(Learner):
     def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
         self.plan, self.helped = policy_plan(policy, flat), False
+        self.plan.plan[self.plan.plan[:, 7] == kernels.SCAN, 9] = config.num_steps
         self.buffers = kernels.update_memory(
             *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
             self.optimizer.square.numpy())
@@ -61,16 +62,20 @@ class CompiledLearner(Learner):
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
-        rows, count = len(order), min(self.config.num_minibatches, len(order))
+        order, ends = batch.placed(order), range(len(order) + 1)
+        if batch.sequences:
+            begins = batch.sequences.env[order].diff().nonzero()[:, 0] + 1
+            ends = [0, *begins.tolist(), len(order)]
+        count = min(self.config.num_minibatches, len(ends) - 1)
         update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(batch),
                                          order.numpy(), update_coefficients(self.config, coefs))
-        minibatch = self.shared.minibatches(update, order.numpy()) if self.helped \
-            else update.minibatch
+        minibatch = self.shared.minibatches(update, order.numpy(), bool(batch.sequences)) \
+            if self.helped else update.minibatch
         stats = np.empty((count, len(LOSSES)), np.float32)
         for i in range(count):
             self.optimizer.steps += 1
-            minibatch(rows * i // count, rows * (i + 1) // count, self.optimizer.steps,
-                      self.optimizer.rates[0], stats[i])
+            first, last = (ends[(len(ends) - 1) * k // count] for k in (i, i + 1))
+            minibatch(first, last, self.optimizer.steps, self.optimizer.rates[0], stats[i])
         return dict(zip(LOSSES, torch.from_numpy(stats).mean(0)))
 
     def _samples(self, batch: Batch) -> kernels.UpdateSamples:
@@ -81,6 +86,7 @@ class CompiledLearner(Learner):
             frames = batch.obs.frames.flatten(1).numpy()
             return kernels.UpdateSamples(frames, *rest, stacks=batch.obs.stacks.numpy())
         obs = observer.encoding.encode(observer.layout.split(batch.obs))
-        legal = observer.mask(batch.obs)
+        legal, memory = observer.mask(batch.obs), batch.sequences[1::-1]  # first, state
         return kernels.UpdateSamples(obs, *rest, *(moments or (None, None)), None,
-                                     None if legal is None else legal.contiguous().numpy())
+                                     None if legal is None else legal.contiguous().numpy(),
+                                     *(x.numpy() for x in memory))

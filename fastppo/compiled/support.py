@@ -20,7 +20,9 @@ def unsupported_in_acting(config: Config, seen: ObservationLayout) -> str:
     if not kernels.COMPILED:
         return "an installation without the compiled extension"
     return (unsupported_value(config, "network", device=("cpu",), precision=("auto", "fp32"),
-                              model=("mlp", "cnn"), activation=COMPILED_ACTIVATIONS)
+                              model=("mlp", "cnn"), activation=COMPILED_ACTIVATIONS,
+                              rnn=("none", "mingru"))
+            or "memory against past selves" * (config.rnn != "none" and config.past > 0)
             or unsupported_value(config, "acting") or _unsupported_spaces(config, seen))
 
 

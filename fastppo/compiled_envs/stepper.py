@@ -161,10 +161,10 @@ class CompiledSerial(Serial):
 def sent_bounds(actor: LocalActor) -> tuple[bool, Any, Any] | None:
     """(True if they are scaled, low, high) of the actions that C can send to environments.
 
-    None if Python must encode observations or map actions.
+    None if Python must encode observations, map actions or remember.
     """
     space, kind = actor.actions.space, actor.actions.bounds_map
-    if not actor.encoding.identity or actor.layout.mask is not None:
+    if not actor.encoding.identity or actor.layout.mask is not None or actor.state.size:
         return None
     if isinstance(space, Discrete):
         return (False, None, None) if space.start == 0 and space.dtype == np.int64 else None

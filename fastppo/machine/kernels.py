@@ -16,7 +16,7 @@ from fastppo.reference import Purpose as Purpose  # also kernels.Purpose
 
 MAX_CHOICES, MAX_HIDDEN = 6144, 16  # of a categorical (csrc/network/heads.h); layers of a network
 MAX_WIDTH = 1 << 20  # inputs and units of a layer (csrc/network/layers.h)
-CONVOLUTION, FLATTEN, IMAGE = 1, 2, 3  # kinds of a plan's rows (csrc/network/layers.h)
+CONVOLUTION, FLATTEN, IMAGE, SCAN = 1, 2, 3, 4  # kinds of a plan's rows (csrc/network/layers.h)
 _REFUSALS = (ValueError, TypeError, OverflowError, BufferError)
 
 
@@ -204,14 +204,15 @@ def pack(plan, params, packed, /):
 
 
 @_kernel("plan: int64 l 12", "packed: float32 s", "mean scale: ?float32 o",
-         "obs: float32|uint8 n o", "out: *float32 n p")
-def forward(plan, packed, mean, scale, obs, out, limit=10.0, /):
+         "obs: float32|uint8 n o", "out: *float32 n p", "before: ?float32 n m",
+         "after: ?*float32 n m")
+def forward(plan, packed, mean, scale, obs, out, limit=10.0, before=None, after=None, /):
     """out [n p] = the plan's networks at clip((obs - mean) * scale, -limit, limit), obs f32 [n o].
 
     mean and scale, f32 [o], may both be None: the observations are then neither normalised nor
     clipped. A plan of images takes their bytes, u8 [n o], over the byte that becomes 1. The bits of
     a row do not depend on the other rows. The definition is torch's Linear, Conv2d, Tanh, ReLU and
-    ELU.
+    ELU, and networks.recurrent.MinGRU, which fills its memory `after` [n m] from that `before`.
     """
 
 
@@ -319,6 +320,8 @@ class UpdateSamples(NamedTuple):
     scale: np.ndarray | None = None  # f32 [o], 1 / std
     stacks: np.ndarray | None = None  # i64 [n k] the rows of obs that are a sample's k frames
     legal: np.ndarray | None = None  # bool [n choices] the action mask
+    first: np.ndarray | None = None  # bool [n] a sequence begins; None without memory
+    state: np.ndarray | None = None  # f32 [n m] the memory before a sample
 
 
 class UpdateCoefficients(NamedTuple):
@@ -339,7 +342,8 @@ _UPDATE_ARRAYS = array_specs(
     "plan: int64 l 12", "params: *float32 q", "exp_avg exp_avg_sq: ?*float32 q",
     f"grads: *float32 {MAX_SHARDS} s", f"sums: *float64 {MAX_SHARDS} {SUMS}", "work: *float32 w",
     "obs: float32|uint8 f o", "logp val adv ret: float32 n", "mean scale: ?float32 o",
-    "stacks: ?int64 n k", "legal: ?bool n c", "order: int64 m")
+    "stacks: ?int64 n k", "legal: ?bool n c", "first: ?bool n", "state: ?float32 n m",
+    "order: int64 m")
 
 
 def update_memory(plan, log_std, params, exp_avg, exp_avg_sq):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fastppo.config import IMAGE_MODELS, Config
-from fastppo.machine.kernels import CONVOLUTION, FLATTEN, IMAGE
+from fastppo.machine.kernels import CONVOLUTION, FLATTEN, IMAGE, SCAN
 from fastppo.networks.normaliser import channels_last
 from fastppo.spaces.leaves import BOARD_SIDE, leaves, tree_map
 from fastppo.spaces.observations import ObservationEncoding, ObservationLayout, StoredLeaf
@@ -281,7 +281,7 @@ def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf
     `offsets` maps id(parameter) to its place in the flat vector. `image` is the observation, if the
     network sees it as one.
     """
-    rows, buffers, features = [], itertools.count(1), {}
+    rows, buffers, features, memory = [], itertools.count(1), {}, 0
     if image is not None:  # how its bytes lie, and which becomes 1
         planes, height, width = image.image_shape
         size, last = planes * height * width, image.shape[-2:] != (height, width)
@@ -291,18 +291,29 @@ def network_plan(net: ActorCritic, offsets: Mapping[int, int], image: StoredLeaf
     for body, head in ((net.actor_body, net.actor), (net.critic_body, net.critic)):
         if body not in features:  # a shared body is computed once
             features[body] = src = 0
-            for layer in body_rows(body, offsets, image):
+            for layer in body_rows(body, offsets, image, memory):
                 features[body] = next(buffers)
                 rows.append((src, features[body], *layer))
                 src = features[body]
+            memory += getattr(body, "state_size", 0)
         rows.append((features[body], OUTPUT, head.in_features, head.out_features,
                      offsets[id(head.weight)], offsets[id(head.bias)], 0, *DENSE))
     return np.array(rows, np.int64)
 
 
-def body_rows(body: nn.Module, offsets: Mapping[int, int], image: StoredLeaf | None
-              ) -> Iterator[tuple[int, ...]]:
-    """The rows of a body's layers, without the buffers; an activation follows each layer."""
+def body_rows(body: nn.Module, offsets: Mapping[int, int], image: StoredLeaf | None,
+              memory: int = 0) -> Iterator[tuple[int, ...]]:
+    """The rows of a body's layers, without the buffers; an activation follows each layer.
+
+    A minGRU remembers its state from the place `memory` on.
+    """
+    if hasattr(body, "cell"):
+        yield from body_rows(body.body, offsets, image)
+        cell, size = body.cell, body.state_size
+        yield (cell.in_features, cell.out_features, offsets[id(cell.weight)],
+               offsets[id(cell.bias)], 0, *DENSE)
+        yield 2 * size, size, 0, 0, 0, SCAN, memory, 0, 0, 0
+        return
     layers = [*body] if image is None else [*body.parts[0].convs, *body.parts[0].dense]
     channels, height, width = (0, 0, 0) if image is None else image.image_shape
     for layer, activation in zip(layers[::2], layers[1::2]):

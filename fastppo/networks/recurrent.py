@@ -19,7 +19,33 @@ from fastppo.machine import kernels
 from fastppo.networks.encoders import ActorCritic
 from fastppo.spaces.leaves import tree_map
 
-CELLS = {"gru": nn.GRU, "lstm": nn.LSTM}
+
+class MinGRU(nn.Linear):
+    """A cell whose gates depend on the input alone, called like nn.GRU: h = (1 - z) h + z n.
+
+    n and sigmoid^-1(z) are the two halves of its linear function of the input. One product has
+    those of all steps; csrc/network/scan.h runs along them. Source: Feng et al. 2024,
+    arXiv:2410.01201, section 3.1.
+    """
+
+    def __init__(self, inputs: int, size: int, **options: Any):
+        super().__init__(inputs, 2 * size, **options)
+
+    def forward(self, x: Any, state: Tensor) -> tuple[Any, Tensor]:
+        """(outputs, last state [1 b h]) for inputs [1 b f], or a PackedSequence, and [1 b h]."""
+        packed = isinstance(x, PackedSequence)
+        rows, sizes = (x.data, x.batch_sizes.tolist()) if packed else (x[0], [x.shape[1]])
+        n, z = super().forward(rows).chunk(2, -1)
+        h, found = state[0], []
+        for candidate, gate in zip(n.split(sizes), z.sigmoid().split(sizes)):
+            h = h[:len(candidate)]
+            h = h + gate * (candidate - h)
+            found.append(h)
+        out = torch.cat(found)
+        return PackedSequence(out, x.batch_sizes) if packed else out[None], h[None]
+
+
+CELLS = {"gru": nn.GRU, "lstm": nn.LSTM, "mingru": MinGRU}
 
 
 def can_unroll(cell: nn.Module, features: Tensor) -> bool:
@@ -99,7 +125,7 @@ class SequencePacking(NamedTuple):
 
 
 class RecurrentEncoder(nn.Module):
-    """An encoder followed by a GRU or LSTM cell, whose output are the features [b size].
+    """An encoder followed by a recurrent cell, whose output are the features [b size].
 
     Weights begin orthogonal, biases at 0 [37 details, number 32], drawn from `generator`. The state
     is one row of `state_size` numbers; for an LSTM these are its output and its cell state.

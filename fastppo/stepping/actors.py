@@ -34,10 +34,16 @@ class Actor:
     begun, acting = 0.0, 0.0
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
     next_step = False  # the autoreset mode is NEXT_STEP: a final observation has a row of its own
+    iteration = None
 
     def start(self, iteration: int) -> None:
         """Begins or continues the rollout of `iteration`."""
         self.begun, self.acting = time.monotonic(), 0.0
+
+    def continue_memory(self, iteration: int, state: np.ndarray) -> None:
+        """Begins a rollout with the last recurrent state [t+1 ...]."""
+        if iteration != self.iteration:
+            state[0], self.iteration = state[-1] if iteration else 0.0, iteration
 
     def act(self, t: int, group: range) -> list:
         """The environment actions of step t for the environments of `group`; stores them too."""
@@ -80,7 +86,8 @@ class LocalActor(Actor):
             list(arena[name][:, part]) for name in ("act", "logp", "val"))
         # What is not finite where action parameters are not.
         self.checked = self.logp if plan.log_std is None else self.act_rows
-        self.nxt, self.term, self.trunc = (arena[n][:, part] for n in ("nxt", "term", "trunc"))
+        self.nxt, self.term, self.trunc, self.valid, self.turns, self.state = (
+            arena[n][:, part] for n in ("nxt", "term", "trunc", "valid", "acting", "state"))
         self.fin, self.times = arena["fin"][part], arena["times"][first]
         self.current = [arena[name] for name in ("params", "mean", "scale")]
         self.plan, self.actions, self.to_env = plan, actions, actions.to_env()
@@ -95,6 +102,7 @@ class LocalActor(Actor):
         """Reads the current parameters."""
         self.begun, self.acting = time.monotonic(), 0.0
         self.first_step, self.weights = iteration * self.steps, self.read(*self.current)
+        self.continue_memory(iteration, self.state)
 
     def read(self, params: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> Weights:
         """The Weights of flat parameters and of moments, which are empty without normalisation."""
@@ -107,8 +115,11 @@ class LocalActor(Actor):
     def act(self, t: int, group: range) -> list:
         """Forward pass, sampling and recording for all environments of the slice at once."""
         begin, act = time.monotonic(), self.act_rows[t]
+        memory = self._recalled(t)[:2]
         self.sample(self.weights, self.obs[t], self.noise.at(self.first_step + t), act,
-                    self.logp[t], self.out)
+                    self.logp[t], self.out, *memory)
+        if len(memory):
+            np.copyto(memory[1], memory[0], where=~self.turns[t][:, None])
         self.val[t][:] = self.out[:, -1]
         check_outputs(self.checked[t], self.first, t)
         actions = self.to_env(act)
@@ -116,9 +127,12 @@ class LocalActor(Actor):
         return actions
 
     def sample(self, weights: Weights, obs: np.ndarray, noise: np.ndarray, act: np.ndarray,
-               logp: np.ndarray, out: np.ndarray) -> None:
-        """Fills act and logp [n ...] for observations [n ...], and `out` [n p+1], also values."""
-        self._forward(weights, obs, out)
+               logp: np.ndarray, out: np.ndarray, *memory: np.ndarray) -> None:
+        """Fills act and logp [n ...] for observations [n ...], and `out` [n p+1], also values.
+
+        `memory` [n m] is the state before and after.
+        """
+        self._forward(weights, obs, out, *memory)
         params = out[:, :-1]
         if self.layout.mask is not None:
             params[~self.layout.legal(obs)] = MASKED_LOGIT
@@ -129,19 +143,29 @@ class LocalActor(Actor):
 
     def truncated(self, t: int, e: int) -> None:
         """Computes the value of the final observation at once."""
-        self._forward(self.weights, self.fin[e:e + 1], self.single)
+        self._forward(self.weights, self.fin[e:e + 1], self.single, self.state[t + 1, e:e + 1])
         self.nxt[t, e] = self.single[0, -1]
 
     def finish(self, t: int) -> None:
         """Computes the values of the observations after the last step."""
-        self._forward(self.weights, self.obs[t], self.out)
+        self._forward(self.weights, self.obs[t], self.out, *self._recalled(t)[:1])
         running = ~(self.term[t - 1] | self.trunc[t - 1])
         self.nxt[t - 1, running] = self.out[running, -1]
         self.times[:] = self.acting, self.begun, time.monotonic()
 
-    def _forward(self, weights: Weights, obs: np.ndarray, out: np.ndarray) -> None:
+    def _recalled(self, t: int) -> np.ndarray | tuple[()]:
+        """The states [.. n m] before step t and later ones, 0 where an episode begins, if any."""
+        if not self.state.size:
+            return ()
+        if t:
+            over = ~self.valid[t - 1] if self.next_step else self.term[t - 1] | self.trunc[t - 1]
+            self.state[t][over] = 0.0
+        return self.state[t:]
+
+    def _forward(self, weights: Weights, obs: np.ndarray, out: np.ndarray,
+                 before: np.ndarray | None = None, after: np.ndarray | None = None) -> None:
         encoded = self.encoding.encode(leaf_arrays(obs))
-        kernels.forward(self.plan.plan, *weights[:3], encoded, out, self.plan.limit)
+        kernels.forward(self.plan.plan, *weights[:3], encoded, out, self.plan.limit, before, after)
 
 
 class CentralActor(Actor):
@@ -156,15 +180,14 @@ class CentralActor(Actor):
         self.actions, self.to_env = policy.actions, policy.actions.to_env()
         self.noise = {group: ActionNoise(policy.head.noise, seed, group.start, len(group))
                       for group in groups}
-        self.noise_steps, self.iteration = policy.head.noise_steps or self.steps, None
+        self.noise_steps = policy.head.noise_steps or self.steps
         self.times = arena["times"][-1]
 
     def start(self, iteration: int) -> None:
         """Counts noise from the rollout's first step; continues with the last recurrent state."""
         super().start(iteration)
-        self.first_step, state = iteration * self.steps, self.arena["state"]
-        if iteration != self.iteration:
-            state[0], self.iteration = state[-1] if iteration else 0.0, iteration
+        self.first_step = iteration * self.steps
+        self.continue_memory(iteration, self.arena["state"])
 
     def act(self, t: int, group: range) -> list:
         """Infers for environments of this process."""

@@ -19,7 +19,6 @@ from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaves, tree_map
 from fastppo.stepping.environments import SNAPSHOTS
 from fastppo.stepping.rollout_recorder import infos_spec
-from fastppo.update.arithmetic import flops
 from fastppo.update.flat_parameters import trained_parameters
 
 log = logging.getLogger("fastppo")
@@ -86,13 +85,13 @@ def shares_update(config: Config, policy: Policy) -> bool:
     A minibatch must use each weight often, by its rows or by the places of convolutions: to pass
     weights and gradients to and fro takes as long as about LEAST_USES of each.
     """
+    from fastppo.update.arithmetic import flops
     from fastppo.workers.worker import helper_count
-    if not (config.learner == "kernel" and policy.observer.encoding.identity
-            and helper_count(config.num_workers) > 0):
-        return False
-    rows = config.num_envs * config.agents * config.num_steps / config.num_minibatches
+    rows = config.rows * config.num_steps / config.num_minibatches
     weights = sum(x.numel() for x in trained_parameters(policy))
-    return rows * flops(policy)[0] / 2 > LEAST_USES * weights
+    return (config.learner == "kernel" and policy.observer.encoding.identity
+            and helper_count(config.num_workers) > 0
+            and rows * flops(policy)[0] / 2 > LEAST_USES * weights)
 
 
 def env_groups(envs: int, first: int = 0, agents: int = 1) -> list[range]:

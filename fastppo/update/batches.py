@@ -49,9 +49,13 @@ class Batch(NamedTuple):
         kernels.permutation(seed, iteration, epoch, order.numpy())
         return order.to(device, non_blocking=True)
 
+    def placed(self, order: Tensor) -> Tensor:
+        """The samples i64 [b] in the order of their shuffled units, of a random permutation [b]."""
+        return order
+
     def shuffled(self, order: Tensor) -> "Batch":
         """The samples in `order`, a random permutation i64 [b]."""
-        return self.rows(order)
+        return self.rows(self.placed(order))
 
     def split(self, count: int) -> Iterator["Batch"]:
         """`count` parts, whose units differ by one at most; fewer where there are fewer units."""
@@ -105,11 +109,11 @@ class SequenceBatch(Batch):
         """The first sample of each environment, and the number of samples."""
         return [*self._environments()[0].tolist(), len(self.adv)]
 
-    def shuffled(self, order: Tensor) -> Batch:
-        """The environments in random order; `order` is a permutation i64 [b] of the samples."""
+    def placed(self, order: Tensor) -> Tensor:
+        """See Batch: the environments in random order."""
         starts, which = self._environments()
         place = order.argsort()[starts]  # an environment's place is that of its first sample
-        return self.rows(place[which].argsort(stable=True))
+        return place[which].argsort(stable=True)
 
     def _environments(self) -> tuple[Tensor, Tensor]:
         """(first sample [k] of each environment, number of its environment for each sample [b])."""

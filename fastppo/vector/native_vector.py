@@ -143,10 +143,12 @@ class NativeVector:
                            ) -> np.ndarray:
         """The observations [e ...] of the next row; `fin` gets the final ones not among them."""
         if self.mode is AutoresetMode.SAME_STEP:
-            which = np.flatnonzero(truncated)
-            with self._fault_in(f"info['final_obs'] of environment {', '.join(map(str, which))}"):
-                if len(which):
-                    self.views.fin[which] = self._final_rows(info["final_obs"], which)
+            which = np.flatnonzero(truncated).tolist()
+            with self._fault_in(f"info['final_obs'] of environments {which}"):
+                final = info["final_obs"] if which else []
+                self.views.fin[which] = self.layout.batch(
+                    tree_map(lambda x: np.asarray(x)[which], final), len(which)) \
+                    if is_batch(final) else self.layout.rows([final[e] for e in which])
             return self._stored(obs)
         rows = self._stored(obs, final=ended)
         if self.mode is AutoresetMode.DISABLED and ended.any():
@@ -154,12 +156,6 @@ class NativeVector:
             first = self._reset(options={"reset_mask": ended.copy()})
             rows[ended] = self._stored(first, final=~ended)[ended]
         return rows
-
-    def _final_rows(self, final: Any, which: np.ndarray) -> np.ndarray:
-        """The rows of environments `which` [n] of info["final_obs"], arrays or observations."""
-        if is_batch(final):
-            return self.layout.batch(tree_map(lambda x: np.asarray(x)[which], final), len(which))
-        return self.layout.rows([final[e] for e in which])
 
     def _restart(self, actor: Actor) -> None:
         """Truncates the running episodes after the last whole step, and begins new ones."""

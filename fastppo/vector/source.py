@@ -137,9 +137,8 @@ class SingleEnv(gym.Env):
     def step(self, action: Any):
         """One step; the observation of an episode's last one is its final one in every mode."""
         obs, rew, term, trunc, info = self.vector.step(self.actions.stacked([action]))
-        final = info.get("final_obs")
-        obs = final[0] if final is not None and not is_batch(final) else \
-            self._first(obs if final is None else final)
+        last = info.get("final_obs", obs)
+        obs = self._first(last) if is_batch(last) else last[0]
         return obs, *(np.asarray(one)[0] for one in (rew, term, trunc)), {}
 
     def render(self) -> np.ndarray:

@@ -107,7 +107,8 @@ def shards_spec(params: int, samples: int) -> Spec:
     row = -(-params // 32) * 32  # whole 128 bytes: no two shards write into one cache line
     shards = kernels.MAX_SHARDS
     return {"grads": ("<f4", (shards, row)), "sums": ("<f8", (shards, kernels.SUMS)),
-            "order": ("<i8", (samples,)), "minibatch": ("<i8", (2,)), "weights": ("<f8", (3,))}
+            "order": ("<i8", (samples,)), "first": ("|b1", (samples,)),
+            "minibatch": ("<i8", (2,)), "weights": ("<f8", (3,))}
 
 
 def arena_samples(arena: Arena, norm_obs: bool) -> UpdateSamples:
@@ -116,7 +117,8 @@ def arena_samples(arena: Arena, norm_obs: bool) -> UpdateSamples:
     rest = [x.reshape(-1, *x.shape[2:]) for x in rest]
     moments = (arena["mean"], arena["scale"]) if norm_obs else ()
     if not len(frames := arena["frames"]):
-        return UpdateSamples(obs.reshape(len(rest[0]), -1), *rest, *moments)
+        return UpdateSamples(obs.reshape(len(rest[0]), -1), *rest, *moments, first=arena["first"],
+                             state=arena["state"][:-1].reshape(len(rest[0]), -1))
     frames = frames.reshape(frames.shape[0] * frames.shape[1], -1)
     return UpdateSamples(frames, *rest, stacks=arena["stacks"][:-1].reshape(len(rest[0]), -1))
 

@@ -454,7 +454,8 @@ WRONG_PLANS = {
     "activation": [(0, -1, 5, 4, 0, 20, 4)],
     "wider than 1048576": [(0, -1, 5, (1 << 20) + 1, 0, 20, 1)],
     "empty": [(0, -1, 5, 0, 0, 20, 1)],
-    "not one of 0 dense": [(0, -1, 5, 4, 0, 20, 1, 4)],
+    "not one of 0 dense": [(0, -1, 5, 4, 0, 20, 1, 5)],
+    "a scan has another size": [(0, 1, 5, 4, 0, 20), (1, -1, 4, 4, 0, 0, 0, 4)],
     "flattens has another size": [(0, -1, 6, 4, 0, 0, 0, 2, 2)],
     "channels that do not divide": [(0, -1, 6, 6, 0, 0, 0, 2, 4)],
     "sizes that do not fit": [(0, -1, 48, 64, 0, 20, 2, 1, 3, 4, 5, 1)],
@@ -638,8 +639,10 @@ def arguments(kernel):
         given[name] = np.zeros(shape, spec.dtypes[0])
     if kernel in ("forward", "pack", "packed_size", "update_sizes"):
         actor = Actor(0, "tanh", (4,), False)
-        packed = np.zeros(kernels.packed_size(actor.plan), np.float32)
-        given |= {"plan": actor.plan, "params": actor.flat, "packed": packed}
+        scan = [(0, 8, 5, 2, *[0] * 8), (8, 9, 2, 1, 0, 0, 0, kernels.SCAN, *[0] * 4)]
+        plan = np.array([*actor.plan, *scan * (kernel == "forward")])
+        packed = np.zeros(kernels.packed_size(plan), np.float32)
+        given |= {"plan": plan, "params": actor.flat, "packed": packed}
         given["out"] = np.zeros((4, 4), np.float32)
     if kernel in ("unroll", "unroll_back"):  # four samples of two sequences, a cell of one
         given["sizes"] = np.array([2, 1, 1])

@@ -12,10 +12,11 @@ from envs_for_workers import Forbidding
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optional_packages import NEEDS_EXTENSION
 
 from fastppo import Config, load
 from fastppo.errors import ConfigError, InputError, KernelError, ModelError, SpaceError
-from fastppo.machine import kernels
+from fastppo.machine import kernels, limits
 from fastppo.networks import recurrent
 from fastppo.networks.recurrent import (
     RecurrentActorCritic,
@@ -23,13 +24,15 @@ from fastppo.networks.recurrent import (
     SequencePacking,
     unroll_network,
 )
+from fastppo.trainer import rollout_arrays
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.update import batches
 
 VECTOR, PICTURE = Box(-3, 3, (3,)), Box(0, 255, (36, 36, 2), np.uint8)
 CPU = torch.device("cpu")
-KINDS = dict(gru=dict(rnn="gru"), lstm=dict(rnn="lstm"),
+KINDS = dict(gru=dict(rnn="gru"), lstm=dict(rnn="lstm"), mingru=dict(rnn="mingru"),
              shared=dict(rnn="lstm", shared_critic=True))
+EACH_CELL = pytest.mark.parametrize("rnn", ["gru", "lstm", "mingru"])
 SPACES = {
     "vector": (VECTOR, Discrete(3)), "box": (VECTOR, Box(-1, 1, (2,))),
     "picture": (PICTURE, MultiDiscrete([2, 3])),
@@ -83,9 +86,10 @@ def test_values_are_those_of_an_episode_seen_from_its_first_step_on(trainer, kin
     assert ends > 10
 
 
-def test_the_value_after_a_truncation_remembers_the_episode_that_it_ended(trainer):
+@EACH_CELL
+def test_the_value_after_a_truncation_remembers_the_episode_that_it_ended(trainer, rnn):
     env = partial(Chance, VECTOR, Discrete(3), ends=0.1)
-    ppo = recurring(trainer, env, rnn="lstm", num_steps=40, num_envs=16)
+    ppo = recurring(trainer, env, rnn=rnn, num_steps=40, num_envs=16)
     rollout = ppo.collect()
     state, cut = rollout.state, rollout.trunc & ~rollout.term
     seen = 0
@@ -104,8 +108,9 @@ def test_the_value_after_a_truncation_remembers_the_episode_that_it_ended(traine
     assert torch.equal(rollout.nxt[:-1][going_on], rollout.val[1:][going_on])
 
 
-def test_an_episode_begins_with_a_state_of_zeros(trainer):
-    rollout = recurring(trainer, Chance, rnn="gru").collect()
+@EACH_CELL
+def test_an_episode_begins_with_a_state_of_zeros(trainer, rnn):
+    rollout = recurring(trainer, Chance, rnn=rnn).collect()
     ended = rollout.term | rollout.trunc
     assert ended.any() and (rollout.state[1:][ended] == 0).all()
     assert (rollout.state[1:][~ended] != 0).any(-1).all()
@@ -114,13 +119,15 @@ def test_an_episode_begins_with_a_state_of_zeros(trainer):
 # the update
 
 FAST = {("vector", "gru"), ("vector", "lstm"), ("vector", "shared"), ("box", "gru"),
-        ("picture", "lstm"), ("dict", "lstm"), ("dict", "shared"), ("hybrid", "gru")}
+        ("vector", "mingru"), ("picture", "mingru"), ("picture", "lstm"),
+        ("dict", "lstm"), ("dict", "shared"), ("hybrid", "gru")}
 
 
 @pytest.mark.some(1)
 @pytest.mark.parametrize(("spaces", "kind", "workers"), [
     *(pytest.param(spaces, kind, 0, marks=[] if (spaces, kind) in FAST else pytest.mark.slow)
-      for spaces in SPACES for kind in KINDS), ("vector", "gru", 2), ("dict", "lstm", 2)])
+      for spaces in SPACES for kind in KINDS), ("vector", "gru", 2), ("dict", "lstm", 2),
+    ("box", "mingru", 2)])
 def test_the_ratio_is_one_with_episodes_that_end_at_random(trainer, spaces, kind, workers):
     ppo = recurring(trainer, partial(Chance, *SPACES[spaces]), num_workers=workers,
                     hidden_sizes=(6,), **KINDS[kind])
@@ -133,10 +140,11 @@ def test_the_ratio_is_one_with_episodes_that_end_at_random(trainer, spaces, kind
     assert ppo.update(rollout)["losses/epochs"] == 2
 
 
+@EACH_CELL
 @pytest.mark.parametrize("mode", list(gym.vector.AutoresetMode))
-def test_the_ratio_is_one_in_every_autoreset_mode(trainer, mode):
+def test_the_ratio_is_one_in_every_autoreset_mode(trainer, mode, rnn):
     vec = gym.vector.SyncVectorEnv([partial(Chance, VECTOR, Discrete(3))] * 4, autoreset_mode=mode)
-    ppo = recurring(trainer, vec, rnn="lstm", num_envs=4)
+    ppo = recurring(trainer, vec, rnn=rnn, num_envs=4)
     for _ in range(2):
         rollout = ppo.collect()
         batch, (logp, _, val) = judged(ppo, rollout)
@@ -161,7 +169,7 @@ def test_the_past_changes_what_is_judged(trainer):
 
 @settings(deadline=None, max_examples=30)
 @given(first=st.lists(st.booleans(), min_size=1, max_size=30),
-       kind=st.sampled_from(["gru", "lstm"]))
+       kind=st.sampled_from(["gru", "lstm", "mingru"]))
 def test_a_packing_runs_every_sequence_from_its_own_state(first, kind):
     first = torch.tensor([True, *first[1:]])
     torch.manual_seed(0)
@@ -266,11 +274,33 @@ def test_microbatches_change_nothing(trainer, more):
 
 
 @pytest.mark.some(1)
-@pytest.mark.parametrize("acting", [0, 2])
-def test_workers_change_no_bit(trainer, acting):
-    one, two = (trainer(Chance, rnn="lstm", num_workers=workers, **SMALL).learn(300)
-                for workers in (0, acting))
+@pytest.mark.parametrize("rnn, acting, workers", [
+    ("lstm", "auto", 0), ("lstm", "auto", 2), ("mingru", "local", 2), ("mingru", "central", 2)])
+def test_workers_change_no_bit(trainer, monkeypatch, rnn, acting, workers):
+    monkeypatch.setattr(rollout_arrays, "LEAST_USES", 0)
+    monkeypatch.setattr(limits, "usable_cores", lambda: 3)
+    one, two = (trainer(Chance, rnn=rnn, acting=acting, num_workers=count, **SMALL).learn(600)
+                for count in (0, workers))
     assert torch.equal(weights(one), weights(two))
+
+
+@NEEDS_EXTENSION
+@pytest.mark.parametrize("acting", ["local", "central"])
+@pytest.mark.parametrize("more", [
+    {}, dict(shared_critic=True), dict(num_envs=3, num_steps=150), dict(num_minibatches=9),
+    dict(act_space=Box(-1, 1, (2,)), norm_obs=True, activation="relu")], ids=str)
+def test_the_compiled_memory_and_its_update_equal_torchs(trainer, acting, more):
+    more = dict(more)
+    env = partial(Chance, VECTOR, more.pop("act_space", Discrete(3)), ends=0.02)
+    given = SMALL | dict(rnn="mingru", num_envs=5, num_steps=70, hidden_sizes=(9, 7)) | more
+    found = []
+    for how in (dict(learner="torch", acting="central"), dict(acting=acting)):
+        ppo = trainer(env, **given, **how)
+        for _ in range(3):
+            stats = ppo.update(ppo.collect())
+        found.append([weights(ppo), ppo.rollout.state, torch.tensor(list(stats.values()))])
+    assert type(ppo.learner).__name__ == "CompiledLearner"
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 # what goes with it
@@ -371,7 +401,7 @@ def test_evaluation_clears_the_state_at_every_episode(trainer):
     np.testing.assert_array_equal(together, alone)
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("kind", ["gru", "lstm", "mingru"])
 def test_a_cell_begins_orthogonal_with_biases_of_zero(kind):
     policy = build_policy(Box(-1, 1, (4,)), Discrete(2), _config(kind))
     assert isinstance(policy.net, RecurrentActorCritic)
@@ -394,7 +424,8 @@ def _config(kind):
     (dict(rnn="gru", recompute_advantages=True), "recompute_advantages"),
     (dict(rnn="gru", learner="kernel"), "kernel"), (dict(rnn="gru", acting="local"), "local"),
     (dict(rnn="transformer"), "rnn"), (dict(rnn="gru", rnn_size=0), "rnn_size"),
-    (dict(model=Own, rnn="gru"), "rnn")])
+    (dict(model=Own, rnn="gru"), "rnn"),
+    (dict(rnn="mingru", past=0.5, acting="local"), "past")])
 def test_what_contradicts_a_memory_is_refused(trainer, settings, said):
     with pytest.raises(ConfigError, match=said):
         trainer(partial(Chance, VECTOR, Discrete(3)), **settings)

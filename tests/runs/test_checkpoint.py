@@ -60,6 +60,7 @@ CASES = {
     "adapted": (partial(Chance, FLOATS, Discrete(3)),
                 dict(norm_values=True, adaptive_kl=0.01, critic_lr=1e-3, anneal_lr=False)),
     "memory": (partial(Chance, FLOATS, Discrete(3)), dict(rnn="gru", rnn_size=4)),
+    "mingru": (partial(Chance, FLOATS, Discrete(3)), dict(rnn="mingru", rnn_size=4)),
     "lstm": (partial(Chance, FLOATS, MultiDiscrete([2, 3])), dict(rnn="lstm", rnn_size=4)),
     "masked": (partial(Fenced, "method", Discrete(4), FLOATS, ends=0.1), {}),
     "parts": (partial(Chance, Dict(a=Box(0, 255, (2,), np.uint8), b=Discrete(3)), Discrete(2)), {}),

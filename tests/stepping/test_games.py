@@ -148,7 +148,7 @@ def test_moments_are_of_what_agents_acted_on_from_the_random_rollout_on(workers,
         assert_moments(ppo.policy.observer, rows)
 
 
-@pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("rnn", ["none", "gru", "lstm", "mingru"])
 def test_the_update_finds_the_probabilities_with_which_the_agents_acted(rnn):
     memory = {} if rnn == "none" else {"rnn": rnn, "rnn_size": 4}
     with PPO(Scripted, **SETTINGS | memory | dict(num_minibatches=1, lr=0.01)) as ppo:
@@ -237,10 +237,13 @@ GAMES = {
     "past continuous": (Reaching, dict(past=0.6, past_interval=2, norm_obs=True)),
     "turns": (Turns, {}), "turns limit": (InfoMaskedTurns, dict(max_episode_steps=5)),
     "turns gru": (MaskedTurns, dict(rnn="gru", rnn_size=4)),
+    "mingru": (Scripted, dict(rnn="mingru", rnn_size=4)),
+    "turns mingru": (MaskedTurns, dict(rnn="mingru", rnn_size=4)),
+    "past mingru": (InfoMasked, dict(rnn="mingru", rnn_size=4, past=0.6, past_interval=1)),
     "past turns": (MaskedTurns, dict(past=0.6, past_interval=1)),
 }
 # What no worker computes:
-IN_MAIN = "gru", "masked gru", "central critic", "past gru", "turns gru"
+IN_MAIN = "gru", "masked gru", "central critic", "past gru", "turns gru", "past mingru"
 each_game = pytest.mark.parametrize("name", GAMES)
 
 

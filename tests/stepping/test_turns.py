@@ -169,7 +169,7 @@ def test_moments_are_of_turns_that_were_trained_on_after_the_random_rollout(work
 
 
 @pytest.mark.parametrize("game", GAMES)
-@pytest.mark.parametrize("rnn", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("rnn", ["none", "gru", "lstm", "mingru"])
 def test_the_update_finds_the_probabilities_with_which_the_players_acted(rnn, game):
     memory = {} if rnn == "none" else {"rnn": rnn, "rnn_size": 4}
     with PPO(GAMES[game], **SETTINGS | memory | dict(num_minibatches=1)) as ppo:

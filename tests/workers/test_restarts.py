@@ -104,8 +104,8 @@ def killed_at(*iterations, number=1, signum=signal.SIGKILL):
 
 
 ACTING = pytest.mark.parametrize("acting", [
-    dict(acting="local"), dict(acting="central"), dict(rnn="gru", rnn_size=4)],
-    ids=["local", "central", "memory"])
+    dict(acting="local"), dict(acting="central"), dict(rnn="gru", rnn_size=4),
+    dict(rnn="mingru", rnn_size=4)], ids=["local", "central", "memory", "local memory"])
 
 
 @pytest.mark.some(1)
