@@ -82,11 +82,11 @@ class CompiledLearner(Learner):
         """The samples as the kernel reads them, without a copy where they are float32 already."""
         observer, rest = self.policy.observer, (x.numpy() for x in batch[1:-1])
         moments = (observer.shift.numpy(), observer.scale.numpy()) if observer.norm else ()
+        memory = dict(zip(("state", "first"), (x.numpy() for x in batch.sequences)))
         if isinstance(batch.obs, FrameStacks):
             frames = batch.obs.frames.flatten(1).numpy()
-            return kernels.UpdateSamples(frames, *rest, stacks=batch.obs.stacks.numpy())
+            return kernels.UpdateSamples(frames, *rest, stacks=batch.obs.stacks.numpy(), **memory)
         obs = observer.encoding.encode(observer.layout.split(batch.obs))
-        legal, memory = observer.mask(batch.obs), batch.sequences[1::-1]  # first, state
-        return kernels.UpdateSamples(obs, *rest, *(moments or (None, None)), None,
-                                     None if legal is None else legal.contiguous().numpy(),
-                                     *(x.numpy() for x in memory))
+        legal = observer.mask(batch.obs)
+        legal = None if legal is None else legal.contiguous().numpy()
+        return kernels.UpdateSamples(obs, *rest, *moments, legal=legal, **memory)

@@ -24,8 +24,6 @@ from fastppo.stepping.environments import REWARD_MAX, WARMUP_EPISODE, checked_re
 from fastppo.stepping.replay import ResumedEpisodes
 from fastppo.stepping.rollout_recorder import RolloutRecorder, RolloutViews, finite_scalars_of
 
-FINAL_OBS = {"final_obs", "_final_obs"}  # what an info has that tells no numbers
-
 
 class VectorState(NamedTuple):
     """The progress of a rollout; replaced as a whole, so an interrupt never sees half a step."""
@@ -129,7 +127,7 @@ class NativeVector:
         trunc = self._per_env(trunc, "its truncations").astype(bool)
         over = term | trunc  # an episode can be over with its reset: the next row resets again
         term, trunc = term & ~resetting, trunc & ~resetting
-        ended, told = term | trunc, not info.keys() <= FINAL_OBS
+        ended, told = term | trunc, not info.keys() <= {"final_obs", "_final_obs"}
         for e in np.flatnonzero(ended).tolist():  # before a reset, which may change the info
             self.recorder.end(t, e, start[e], term[e], trunc[e] and not late,
                               finite_scalars_of(info, e) if told else {})

@@ -115,12 +115,13 @@ def arena_samples(arena: Arena, norm_obs: bool) -> UpdateSamples:
     """The arena's rollout as samples, in time order."""
     obs, *rest = (arena[name][:len(arena["raw"])] for name in UpdateSamples._fields[:6])
     rest = [x.reshape(-1, *x.shape[2:]) for x in rest]
-    moments = (arena["mean"], arena["scale"]) if norm_obs else ()
-    if not len(frames := arena["frames"]):
-        return UpdateSamples(obs.reshape(len(rest[0]), -1), *rest, *moments, first=arena["first"],
-                             state=arena["state"][:-1].reshape(len(rest[0]), -1))
-    frames = frames.reshape(frames.shape[0] * frames.shape[1], -1)
-    return UpdateSamples(frames, *rest, stacks=arena["stacks"][:-1].reshape(len(rest[0]), -1))
+    moments, more = (arena["mean"], arena["scale"]) if norm_obs else (), {}
+    if arena["state"].size:
+        more = {"first": arena["first"], "state": arena["state"][:-1].reshape(len(rest[0]), -1)}
+    if len(arena["frames"]):
+        obs, moments = arena["frames"], ()
+        more["stacks"] = arena["stacks"][:-1].reshape(len(rest[0]), -1)
+    return UpdateSamples(obs.reshape(obs.shape[0] * obs.shape[1], -1), *rest, *moments, **more)
 
 
 def helper_count(workers: int) -> int:

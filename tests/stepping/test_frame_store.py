@@ -58,7 +58,8 @@ def runs(**settings):
 @pytest.mark.parametrize("settings", [
     {}, dict(env=Colours), dict(num_workers=2), dict(num_workers=2, acting="central"),
     dict(learner="torch"), dict(learner="torch", num_workers=2, num_microbatches=2),
-    dict(rnn="gru"), dict(rnn="gru", num_workers=2), dict(recompute_advantages=True),
+    dict(rnn="gru"), dict(rnn="gru", num_workers=2), dict(rnn="mingru"),
+    dict(rnn="mingru", num_workers=2), dict(recompute_advantages=True),
     dict(num_steps=2, num_minibatches=1), dict(num_steps=1, num_minibatches=1),
     dict(num_steps=7, num_workers=1)], ids=str)
 def test_a_run_is_the_same_as_with_whole_stacks(settings):
@@ -74,7 +75,7 @@ def test_a_run_is_the_same_as_with_whole_stacks(settings):
             once.update(rollouts[0])
             whole.update(rollouts[1])
             assert torch.equal(once.learner.flat.values, whole.learner.flat.values)
-        kernel = kernels.COMPILED and not once.policy.memory
+        kernel = kernels.COMPILED and once.config.rnn != "gru"
         assert once.config.learner == settings.get("learner", "kernel" if kernel else "torch")
 
 
