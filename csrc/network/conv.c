@@ -25,6 +25,7 @@ typedef struct {
     float *y[TALL];
     Steps row_steps, lane_steps;
     int64_t inner, outer;
+    int64_t lanes_apart, y_apart; /* from these sixteen lanes and results to the next ones */
 } Product;
 
 ALWAYS_INLINE const float *start_of(const Product *p, int r) {
@@ -80,30 +81,75 @@ ALWAYS_INLINE void one_row(const Product *p, int r) {
 }
 
 #if FASTPPO_WIDEST >= 512
+#define START(r) __m512 sum##r = _mm512_loadu_ps(start_of(p, r));
+#define ADD(r) sum##r = _mm512_fmadd_ps(_mm512_set1_ps(p->rows[r][at]), sixteen, sum##r);
+#define STORE(r) _mm512_storeu_ps(p->y[r], sum##r);
+#define START_OTHER(r)    \
+    __m512 other##r =     \
+        _mm512_loadu_ps(p->start ? p->start + p->lanes_apart : p->y[r] + p->y_apart);
+#define ADD_BOTH(r)                                     \
+    factor = _mm512_set1_ps(p->rows[r][at]);            \
+    sum##r = _mm512_fmadd_ps(factor, sixteen, sum##r);  \
+    other##r = _mm512_fmadd_ps(factor, more, other##r);
+#define STORE_OTHER(r) _mm512_storeu_ps(p->y[r] + p->y_apart, other##r);
+
 /* Eight rows, where sixteen floats fit into one register. */
 __attribute__((target("avx512f"))) static void eight_rows(const Product *p) {
-    __m512 sums[TALL];
-    for (int r = 0; r < TALL; r++) sums[r] = _mm512_loadu_ps(start_of(p, r));
+    EACH_OF_TALL(START)
     for (int64_t t = 0; t < p->outer; t++) {
         const float *lanes = p->lanes + t * p->lane_steps.jump;
         int64_t at = t * p->row_steps.jump;
         for (int64_t k = 0; k < p->inner; k++) {
             __m512 sixteen = _mm512_loadu_ps(lanes);
-            for (int r = 0; r < TALL; r++)
-                sums[r] = _mm512_fmadd_ps(_mm512_set1_ps(p->rows[r][at]), sixteen, sums[r]);
+            EACH_OF_TALL(ADD)
             at += p->row_steps.step, lanes += p->lane_steps.step;
         }
     }
-    for (int r = 0; r < TALL; r++) _mm512_storeu_ps(p->y[r], sums[r]);
+    EACH_OF_TALL(STORE)
+}
+
+/* The same with sixteen more lanes, so that a number read of a row serves both. */
+__attribute__((target("avx512f"))) static void eight_broad_rows(const Product *p) {
+    EACH_OF_TALL(START)
+    EACH_OF_TALL(START_OTHER)
+    for (int64_t t = 0; t < p->outer; t++) {
+        const float *lanes = p->lanes + t * p->lane_steps.jump;
+        int64_t at = t * p->row_steps.jump;
+        for (int64_t k = 0; k < p->inner; k++) {
+            __m512 sixteen = _mm512_loadu_ps(lanes), factor;
+            __m512 more = _mm512_loadu_ps(lanes + p->lanes_apart);
+            EACH_OF_TALL(ADD_BOTH)
+            at += p->row_steps.step, lanes += p->lane_steps.step;
+        }
+    }
+    EACH_OF_TALL(STORE)
+    EACH_OF_TALL(STORE_OTHER)
 }
 #else
 #define eight_rows four_rows
+#define eight_broad_rows four_rows
 #endif
 
 ALWAYS_INLINE int tile_height(int64_t bits) { return bits < 512 ? HIGH : TALL; }
 
-/* The tile of `height` rows. */
-ALWAYS_INLINE void product(int64_t bits, const Product *p, int height) {
+/* The lanes of the next tile, of `live` ones. */
+ALWAYS_INLINE int64_t lanes_of(int64_t bits, int64_t live) {
+    return bits >= 512 && live > WIDE ? BROAD : WIDE;
+}
+
+/* The tile of `height` rows, of sixteen lanes or, where `broad`, of 32. */
+ALWAYS_INLINE void product(int64_t bits, const Product *p, int height, int broad) {
+    if (broad && height == TALL) {
+        eight_broad_rows(p);
+        return;
+    }
+    if (broad) {
+        Product next = *p;
+        next.lanes += p->lanes_apart;
+        if (p->start) next.start += p->lanes_apart;
+        for (int r = 0; r < height; r++) next.y[r] += p->y_apart;
+        for (int r = 0; r < height; r++) one_row(&next, r);
+    }
     if (height == TALL)
         eight_rows(p);
     else if (bits < 512 && height == HIGH)
@@ -189,9 +235,11 @@ ALWAYS_INLINE int next_places(Places *at, int height, int64_t *windows) {
 ALWAYS_INLINE void conv_forward_body(int64_t bits, const Conv *conv, const float *packed,
                                      const float *x, float *y) {
     int64_t run = run_of(conv), windows[TALL];
+    int64_t panel = (window_of(conv) + 1) * WIDE;
     Product p = {.row_steps = {1, row_floats(conv)}, .lane_steps = {WIDE, run * WIDE},
-                 .inner = run, .outer = conv->size};
-    for (int64_t o = 0; o < conv->outputs; o += WIDE, packed += (window_of(conv) + 1) * WIDE) {
+                 .inner = run, .outer = conv->size, .lanes_apart = panel, .y_apart = WIDE};
+    for (int64_t o = 0, step; o < conv->outputs; o += step, packed += step / WIDE * panel) {
+        step = lanes_of(bits, conv->outputs - o);
         p.start = packed, p.lanes = packed + WIDE;
         for (Places at = {conv, 0, 0, 0}; at.place < places_of(conv);) {
             int64_t first = at.place;
@@ -200,7 +248,7 @@ ALWAYS_INLINE void conv_forward_body(int64_t bits, const Conv *conv, const float
                 p.rows[r] = x + windows[r];
                 p.y[r] = y + (first + r) * conv->outputs + o;
             }
-            product(bits, &p, count);
+            product(bits, &p, count, step > WIDE);
         }
     }
 }
@@ -218,10 +266,12 @@ const char *conv_data_fault(const Conv *conv) {
 ALWAYS_INLINE void conv_data_body(int64_t bits, const Conv *conv, const float *packed,
                                   const float *dy, float *dx) {
     int64_t windows[TALL], outputs = conv->outputs;
-    Product p = {.row_steps = {1, 0}, .lane_steps = {WIDE, 0}, .inner = outputs, .outer = 1};
+    Product p = {.row_steps = {1, 0}, .lane_steps = {WIDE, 0}, .inner = outputs, .outer = 1,
+                 .lanes_apart = outputs * WIDE, .y_apart = WIDE};
     memset(dx, 0, (size_t)(conv->height * row_floats(conv)) * sizeof *dx);
     for (int64_t top = 0; top < conv->size; top++)
-        for (int64_t k = 0; k < run_of(conv); k += WIDE, packed += outputs * WIDE) {
+        for (int64_t k = 0, step; k < run_of(conv); k += step, packed += outputs * step) {
+            step = conv->stride * conv->channels < BROAD ? WIDE : lanes_of(bits, run_of(conv) - k);
             float *to = dx + top * row_floats(conv) + k;
             p.lanes = packed;
             for (Places at = {conv, 0, 0, 0}; at.place < places_of(conv);) {
@@ -231,7 +281,7 @@ ALWAYS_INLINE void conv_data_body(int64_t bits, const Conv *conv, const float *p
                     p.rows[r] = dy + (first + r) * outputs;
                     p.y[r] = to + windows[r];
                 }
-                product(bits, &p, count);
+                product(bits, &p, count, step > WIDE);
             }
         }
 }
@@ -252,16 +302,18 @@ ALWAYS_INLINE void add_rows_of_y(int64_t bits, const Conv *conv, const float *x,
     int64_t outputs = conv->outputs, step = conv->stride * conv->channels;
     Product p = {.row_steps = {outputs, conv->wide * outputs},
                  .lane_steps = {step, conv->stride * row_floats(conv)},
-                 .inner = conv->wide, .outer = to - from};
+                 .inner = conv->wide, .outer = to - from,
+                 .lanes_apart = WIDE, .y_apart = outputs * WIDE};
     for (int64_t top = 0; top < conv->size; top++)
-        for (int64_t k = 0; k < run_of(conv); k += WIDE) {
+        for (int64_t k = 0, step; k < run_of(conv); k += step, panels += outputs * (step - WIDE)) {
+            step = lanes_of(bits, run_of(conv) - k);
             p.lanes = x + (from * conv->stride + top) * row_floats(conv) + k;
             for (int64_t o = 0; o < outputs; o += height, panels += height * WIDE) {
                 for (int r = 0; r < height; r++) {
                     p.rows[r] = dy + from * p.row_steps.jump + o + r;
                     p.y[r] = panels + r * WIDE;
                 }
-                product(bits, &p, height);
+                product(bits, &p, height, step > WIDE);
             }
         }
 }

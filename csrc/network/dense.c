@@ -12,7 +12,6 @@
 #endif
 
 enum { GROUP = 128 }; /* inputs whose gradients share the reads of delta */
-enum { BROAD = 2 * WIDE };
 
 ALWAYS_INLINE int64_t rounded_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -62,9 +61,8 @@ ALWAYS_INLINE void narrow_tile(Walk w, Walk x, int64_t n, Walk start, float *y, 
 }
 
 #if FASTPPO_WIDEST >= 512
-/* With intrinsics, not inlined, and a variable for each sum: gcc 12 makes sixteen instructions of a
- * loop over sixteen lanes, and keeps an array of sums in memory before and after the loop. */
-#define EACH_OF_TALL(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+/* With intrinsics, and not inlined: gcc 12 makes sixteen instructions of a loop over sixteen lanes.
+ */
 #define START(r) __m512 sum##r = _mm512_loadu_ps(start.at + r * start.row);
 #define ADD(r) sum##r = _mm512_fmadd_ps(_mm512_set1_ps(x.at[r * x.row]), lanes, sum##r);
 #define STORE(r) _mm512_storeu_ps(y + r * y_row, sum##r);

@@ -20,6 +20,10 @@ ALWAYS_INLINE void multiply_add(float x, const Vec *w, Vec *sum) {
 ALWAYS_INLINE void load(Vec *to, const float *from) { memcpy(to, from, sizeof *to); }
 ALWAYS_INLINE void store(float *to, const Vec *from) { memcpy(to, from, sizeof *from); }
 
+/* Something for each row of a tall tile: gcc 12 keeps an array of sums in memory before and after
+ * a loop. */
+#define EACH_OF_TALL(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+
 /* An operand of a tile: element (row, k) is at[row * row + k * step]; the second panel of a tile
  * that has two lies `apart` from the first. */
 typedef struct {
