@@ -140,7 +140,7 @@ class Config:
     rnn: Literal["none", "gru", "lstm", "mingru"] = setting("none", "of_network one_process")
     """Recurrent layer after the encoder, with one state per environment; mingru is the one that
     compiled kernels have [37 details, numbers 32 to 36; Feng 2024, arXiv:2410.01201]"""
-    rnn_size: int = setting(128, "of_network", needs=("rnn", "gru", "lstm", "mingru"))
+    rnn_size: int = setting(128, "of_network", needs=("rnn", "mingru", "gru", "lstm"))
     """Features of the recurrent layer [37 details]"""
     distribution: Literal["gaussian", "state_gaussian", "squashed", "beta"] = setting(
         "gaussian", "of_network", bounded=("squashed", "beta"), excludes={

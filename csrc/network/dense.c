@@ -129,7 +129,8 @@ ALWAYS_INLINE void dense_body(int64_t bits, const float *packed, const float *x,
         Walk w = {packed + panel, 0, panel, (n + 1) * panel};
         for (int64_t r = 0; r < rows; r += height_of(bits, lanes)) {
             float *to = y + r * y_row + first;
-            Walk from = {x + r * x_row, x_row, 1, 0}, start = {adds ? to : packed, adds * y_row, 0, adds ? WIDE : w.apart};
+            Walk from = {x + r * x_row, x_row, 1, 0};
+            Walk start = {adds ? to : packed, adds * y_row, 0, adds ? WIDE : w.apart};
             tile(bits, lanes, w, from, n, start, to, y_row);
         }
         packed += (n + 1) * lanes;

@@ -10,7 +10,8 @@
 
 #include <stdint.h>
 
-/* A tile has BROAD, WIDE or NARROW outputs for HIGH or TALL rows; a block has a multiple of TALL rows. */
+/* A tile has BROAD, WIDE or NARROW outputs for HIGH or TALL rows; a block has a multiple of TALL
+ * rows. */
 enum { WIDE = 16, NARROW = 8, HIGH = 4, TALL = 8, BROAD = 2 * WIDE };
 
 /* The stride of a block's rows in floats. It is no multiple of 1 KiB: with one, all rows of a

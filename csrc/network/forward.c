@@ -185,7 +185,7 @@ void plan_forward(const int64_t *plan, int64_t layers, const Layout *layout, con
     _Alignas(64) float near[ROWS * STACK_FLOATS];
     float *scratch = layout->floats > STACK_FLOATS ? work : near;
     int64_t inputs = layout->inputs;
-    if (n <= HIGH || layout->first) clear_unused(plan, layers, layout, scratch);
+    if (n <= HIGH || layout->first || layout->memory) clear_unused(plan, layers, layout, scratch);
     for (int64_t row = 0; row < n; row += ROWS) {
         int64_t live = least(ROWS, n - row);
         if (!layout->first)

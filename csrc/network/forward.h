@@ -12,8 +12,8 @@
  * channels]. A layer that flattens has channels. Where the observation is an image, the first row
  * has its layout (image.h): src and dst 0, n_in = n_out = its bytes, the channels of a frame, in
  * `width` the places of a frame, `size` 1 if the channels are last, and in `stride` the byte that
- * becomes 1. A scan has in `channels` its place in the memory of a row, and in `width` the length of
- * the longest sequence of an update.
+ * becomes 1. A scan has in `channels` its place in the memory of a row, and in `width` the length
+ * of the longest sequence of an update.
  */
 #ifndef FASTPPO_FORWARD_H
 #define FASTPPO_FORWARD_H

@@ -68,8 +68,8 @@ ALWAYS_INLINE float fast_exp(float x) {
     return p * power_of_two(half) * power_of_two(n - half);
 }
 
-/* tanh(x) = x P(x^2) / Q(x^2), relative error < 3e-7, exactly odd, below 1; all coefficients are
- * positive, so that nothing cancels. */
+/* tanh(x) = x P(x^2) / Q(x^2), relative error < 3.2e-7, exactly odd, at most 1; all coefficients
+ * are positive, so that nothing cancels. */
 ALWAYS_INLINE float fast_tanh(float x) {
     float y = clamp(x, -8.0f, 8.0f), z = y * y;
     float p = fma32(z, 1.52303787e-8f, 2.18946352e-5f), q = fma32(z, 8.5224309e-7f, 3.41128936e-4f);

@@ -76,11 +76,12 @@ static void forward_rows(const Block *block, const Layer *layer, int64_t count) 
            (size_t)((block->rows - block->live) * row) * sizeof *block->work);
 }
 
-/* The memory of a scan before row r of a block. */
+/* The memory of a scan before row r of a block: where a sequence begins, that of the sample. A
+ * sequence of the caller's that is longer than a block is cut there. */
 static const float *before_row(const Block *block, const Layer *layer, int64_t r) {
     const Batch *batch = block->batch;
     int64_t sample = block->index[r];
-    if (batch->first[sample])
+    if (!r || batch->first[sample])
         return batch->state + sample * block->network->memory + layer->shape.channels;
     return block->work + layer->y + (r - 1) * row_of(layer->shape.out);
 }

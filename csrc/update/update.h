@@ -2,9 +2,9 @@
  *
  *     pack -> for every shard: forward, loss, backward -> reduce, clip, Adam
  *
- * The size of the minibatch alone determines the shards, and their gradients are added in a fixed
- * tree, so neither the order of shards nor the process that computes one changes a bit. The
- * definition is torch's learner (learner.py).
+ * The minibatch alone, by its size and the beginnings of its sequences, determines the shards, and
+ * their gradients are added in a fixed tree, so neither the order of shards nor the process that
+ * computes one changes a bit. The definition is torch's learner (learner.py).
  */
 #ifndef FASTPPO_UPDATE_H
 #define FASTPPO_UPDATE_H

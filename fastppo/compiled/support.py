@@ -57,8 +57,8 @@ def _unsupported_spaces(config: Config, seen: ObservationLayout) -> str:
         return f"images of this size: at most {kernels.MAX_WIDTH:,} numbers a layer" * too_large
     encoding = ObservationEncoding(seen)
     actor, critic = config.hidden_sizes, config.critic_sizes
-    widest, deepest = max(encoding.size, *actor, *critic, head.size), max(map(len, (actor, critic)))
-    if deepest > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
+    widest = max(encoding.size, *actor, *critic, head.size, 2 * config.rnn_size)
+    if max(map(len, (actor, critic))) > kernels.MAX_HIDDEN or widest > kernels.MAX_WIDTH:
         return (f"networks of this size: at most {kernels.MAX_HIDDEN} layers of"
                 f" {kernels.MAX_WIDTH:,} units")
     # Kernels clamp all columns. Those that are not normalised are 0 or 1.

@@ -34,15 +34,15 @@ class MinGRU(nn.Linear):
     def forward(self, x: Any, state: Tensor) -> tuple[Any, Tensor]:
         """(outputs, last state [1 b h]) for inputs [1 b f], or a PackedSequence, and [1 b h]."""
         packed = isinstance(x, PackedSequence)
-        rows, sizes = (x.data, x.batch_sizes.tolist()) if packed else (x[0], [x.shape[1]])
-        n, z = super().forward(rows).chunk(2, -1)
-        h, found = state[0], []
+        n, z = super().forward(x.data if packed else x).chunk(2, -1)
+        if not packed:
+            h = state + z.sigmoid() * (n - state)
+            return h, h
+        h, found, sizes = state[0], [], x.batch_sizes.tolist()
         for candidate, gate in zip(n.split(sizes), z.sigmoid().split(sizes)):
-            h = h[:len(candidate)]
-            h = h + gate * (candidate - h)
+            h = h[:len(candidate)] + gate * (candidate - h[:len(candidate)])
             found.append(h)
-        out = torch.cat(found)
-        return PackedSequence(out, x.batch_sizes) if packed else out[None], h[None]
+        return PackedSequence(torch.cat(found), x.batch_sizes), h[None]
 
 
 CELLS = {"gru": nn.GRU, "lstm": nn.LSTM, "mingru": MinGRU}

@@ -137,9 +137,9 @@ class SingleEnv(gym.Env):
     def step(self, action: Any):
         """One step; the observation of an episode's last one is its final one in every mode."""
         obs, rew, term, trunc, info = self.vector.step(self.actions.stacked([action]))
-        last = info.get("final_obs", obs)
-        obs = self._first(last) if is_batch(last) else last[0]
-        return obs, *(np.asarray(one)[0] for one in (rew, term, trunc)), {}
+        rew, *ends = (np.asarray(one)[0] for one in (rew, term, trunc))
+        last = info.get("final_obs", obs) if any(ends) else obs
+        return self._first(last) if is_batch(last) else last[0], rew, *ends, {}
 
     def render(self) -> np.ndarray:
         """The frame."""

@@ -1386,7 +1386,7 @@ main()
     ("--env_name=CartPole-v1 --eval_interval=9 --eval_episodes=0", "fix: --eval_episodes=10"),
     ("--env_name=CartPole-v1 --rnn=gru --recompute_advantages",
      "fix: --recompute_advantages=False"),
-    ("--env_name=CartPole-v1 --rnn_size=9", "fix: --rnn=gru; or leave --rnn_size out"),
+    ("--env_name=CartPole-v1 --rnn_size=9", "fix: --rnn=mingru; or leave --rnn_size out"),
     ("--env_name=CartPole-v1 --clip_rewards --reward_limit=3", "fix: --norm_rewards=True; or"),
     ("--env_name=CartPole-v1 --name=x --run_dir=y", "fix: leave --name out; or"),
     ("--env_name=CartPole-v1 --model=cnn", "fix: --model=mlp"),

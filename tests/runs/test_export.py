@@ -131,6 +131,7 @@ def test_a_graph_takes_the_mask_and_keeps_to_it(trainer, tmp_path, how, space, r
 
 @pytest.mark.parametrize("settings, spaces", [
     (dict(rnn="gru"), (VECTOR, ACT[2])), (dict(rnn="lstm"), (VECTOR, CHOICE)),
+    (dict(rnn="mingru"), (VECTOR, ACT[2])),
     (dict(rnn="lstm", shared_critic=True), (MIXED, HYBRID))], ids=str)
 def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, settings, spaces):
     policy = loosened(trainer(lambda: Chance(*spaces), **memory(**settings)).learn(32)).policy
@@ -151,9 +152,9 @@ def test_memory_goes_in_as_state_and_comes_out_as_next_state(trainer, tmp_path, 
 @pytest.mark.some(1)
 @pytest.mark.filterwarnings("ignore")  # of what three big packages import
 @pytest.mark.parametrize("spaces, settings", [
-    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)),
+    ((), {}), ((MIXED, HYBRID), dict(rnn="lstm", final_tanh=True)), ((), dict(rnn="mingru")),
     ((BOARDS[1], CHOICE), dict(model="impala", precision="fp32")), *(pytest.param(
-        pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm")
+        pair, dict(rnn=rnn), marks=pytest.mark.slow) for rnn in ("none", "gru", "lstm", "mingru")
         for pair in PAIRS)],
     ids=str)
 def test_onnx_acts_as_the_policy_does_and_says_what_it_is(trainer, tmp_path, spaces, settings):
@@ -190,7 +191,7 @@ def test_a_graph_of_convolutions_takes_boards_of_any_size(trainer, tmp_path, boa
 @pytest.mark.slow
 @pytest.mark.parametrize("obs_space, act_space, rnn", [
     *((obs, act, "none") for obs in OBS for act in ACT),
-    *((*pair, rnn) for pair in PAIRS for rnn in ("gru", "lstm"))], ids=str)
+    *((*pair, rnn) for pair in PAIRS for rnn in ("gru", "lstm", "mingru"))], ids=str)
 def test_every_pair_of_spaces_leaves_with_memory_and_without(trainer, tmp_path, obs_space,
                                                              act_space, rnn):
     def env():

@@ -345,17 +345,16 @@ def test_a_fault_names_the_vector_environment_and_the_step(trainer, bend, text):
 
 
 class FinalArrays(gym.vector.VectorWrapper):
-    """Has final observations as arrays [e ...], with rubbish where no episode has ended."""
+    """Has final observations as arrays [e ...] in every step: rubbish where no episode ends."""
 
     def step(self, actions):
         """The step, with its info's final_obs as arrays."""
         *reply, info = self.env.step(actions)
-        if "final_obs" in info:
-            rubbish = tree_map(lambda x: np.full_like(x, -9), self.env.envs[0].obs)
-            space = self.env.single_observation_space
-            info["final_obs"] = concatenate(space, [
-                rubbish if one is None else one for one in info["final_obs"]],
-                create_empty_array(space, self.num_envs))
+        rubbish = tree_map(lambda x: np.full_like(x, -9), self.env.envs[0].obs)
+        space = self.env.single_observation_space
+        info["final_obs"] = concatenate(space, [
+            rubbish if one is None else one for one in info.get("final_obs", [None] * 3)],
+            create_empty_array(space, self.num_envs))
         return *reply, info
 
 

@@ -292,10 +292,22 @@ def test_an_id_of_envpools_alone_is_evaluated_from_its_file_as_in_the_run(traine
         assert again.learn(128).step >= 128
 
 
+class FinalInEveryStep(gym.vector.VectorWrapper):
+    """Has an array of final observations also where no episode ends: rubbish."""
+
+    def step(self, actions):
+        """The step, with final_obs in its info."""
+        *reply, info = self.env.step(actions)
+        final = info.get("final_obs", np.full_like(reply[0], -9))
+        return *reply, info | {"final_obs": np.stack([*final])}
+
+
 def test_a_single_environment_of_an_engine_is_that_of_gymnasium_in_every_mode():
-    for mode in AutoresetMode:
+    for mode, kind in [*((mode, None) for mode in AutoresetMode),
+                       (AutoresetMode.SAME_STEP, FinalInEveryStep)]:
         config = Config(env_name=ID, vec="native", env_kwargs={"mode": mode.value})
         one, other = SingleEnv(config, False, mode=mode.value), Chance()
+        one.vector = kind(one.vector) if kind else one.vector
         for seed in (3, 4):  # the second reset is after an end
             np.testing.assert_array_equal(one.reset(seed=seed)[0], other.reset(seed=seed)[0])
             over = False
