@@ -8,7 +8,8 @@ environment; or `failed`, the reason in one line.
 Every system gets the same environment, sizes, network, epochs and coefficients, the same device
 (only Stable-Baselines3 can have a GPU here), and one torch thread per process (all cores for the
 convolutions of Stable-Baselines3, which has one process, and its own preprocessing of Atari games);
-and the same normalisation if it has one (rl_games and Sample Factory do not normalise rewards).
+and the same normalisation if it has one (rl_games, Sample Factory and RLtools do not normalise
+rewards).
 None of them supports action masks.
 """
 
@@ -29,19 +30,18 @@ class Peer(NamedTuple):
     """A system that fastppo can be compared with."""
 
     title: str
-    part: str  # the part of fastppo that it is compared with
     takes: dict  # supported values of the settings that a session checks; None: any
 
 
 PEERS = {
-    "sb3": Peer("Stable-Baselines3", "loop", {
+    "sb3": Peer("Stable-Baselines3", {
         "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
-    "rl_games": Peer("rl_games on EnvPool", "loop", {
+    "rl_games": Peer("rl_games on EnvPool", {
         "activation": ["relu", "elu", "silu", "gelu"]}),
-    "sample_factory": Peer("Sample Factory", "loop", {
+    "sample_factory": Peer("Sample Factory", {
         "clip_rewards": None, "activation": ["relu", "elu"]}),
-    "envpool": Peer("EnvPool", "environments", {}),
+    "rltools": Peer("RLtools", {"activation": ["tanh", "relu", "gelu"]}),
 }
 # The same of all systems for Atari games.
 ATARI_TAKES = {"preprocessing": ["atari"], "frame_stack": None, "end_on_life_loss": None,
@@ -320,28 +320,32 @@ def sample_factory_argv(sizes, name):
     return [f"--{key}={value}" for key, value in flags.items()] + ["--encoder_mlp_layers", *widths]
 
 
-def envpool(sizes):
-    """EnvPool stepping with random actions, with as many threads as there are cores."""
-    import envpool as pool
-    import numpy as np
+def rltools(sizes):
+    """RLtools' PPO in one process, which a C++ compiler makes for these sizes, on Gymnasium's."""
+    from importlib.metadata import version
 
-    name = envpool_id(sizes["env_name"])
-    count, rng, laps = sizes["num_envs"], np.random.default_rng(1), Laps(sizes)
-    env = pool.make(name, env_type="gymnasium", num_envs=count, **envpool_options(sizes))
-    space = env.action_space
-    if hasattr(space, "n"):
-        act = rng.integers(space.n, size=(sizes["num_steps"], count)).astype(np.int32)
-    else:
-        act = rng.uniform(space.low, space.high, (sizes["num_steps"], count, *space.shape))
-        act = act.astype(space.dtype)
-    env.reset()
-    steps, over = 0, False
+    import rltools as system
+    from gymnasium.wrappers import RescaleAction
+    width, *others = {*sizes["hidden_sizes"]}
+    if others or sizes["shared_critic"]:
+        raise ValueError("RLtools has layers of one width, and none that are shared")
+    layers = {f"{part}_{name}": value for part in ("ACTOR", "CRITIC") for name, value in {
+        "HIDDEN_DIM": width, "NUM_LAYERS": len(sizes["hidden_sizes"]) + 1,
+        "ACTIVATION_FUNCTION": sizes["activation"].upper()}.items()}
+    ppo = system.PPO(
+        lambda: RescaleAction(environment(sizes), -1.0, 1.0),  # the only bounds that it takes
+        interface_name="fastppo_bench", **layers, enable_evaluation=False,
+        TOTAL_STEP_LIMIT=10**9, N_ENVIRONMENTS=sizes["num_envs"],
+        ON_POLICY_RUNNER_STEPS_PER_ENV=sizes["num_steps"], BATCH_SIZE=sizes["minibatch"],
+        N_EPOCHS=sizes["epochs"], NORMALIZE_OBSERVATIONS=sizes["norm_obs"], GAMMA=sizes["gamma"],
+        LAMBDA=sizes["gae_lambda"], ACTION_ENTROPY_COEFFICIENT=sizes["entropy_coef"],
+        OPTIMIZER_ALPHA=sizes["lr"]).State(1)
+    laps, steps, over = Laps(sizes), 0, False
     while not over:
-        for row in act:
-            env.step(row)
+        ppo.step()
         steps += sizes["rows"]
         over = laps.over(steps)
-    return {"rate": laps.rate(), "version": pool.__version__, "env_name": name}
+    return {"rate": laps.rate(), "version": version("rltools")}
 
 
 def envpool_id(name):

@@ -116,7 +116,7 @@ def check_takes(name: str, config: dict[str, Any]) -> None:
     """Raises ConfigError for settings of a resolved `config` that system `name` does not have."""
     system, defaults = PEERS[name], {}
     takes = system.takes | (ATARI_TAKES if config["preprocessing"] == "atari" else {})
-    for setting in (*having("wrapper"), *CHECKED * (system.part == "loop")):
+    for setting in (*having("wrapper"), *CHECKED):
         default = "mlp" if setting == "model" else default_of(setting)
         values = takes.get(setting, [])
         if config[setting] != default and values is not None and config[setting] not in values:

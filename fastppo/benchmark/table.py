@@ -78,20 +78,18 @@ def peers(session: dict[str, Any]) -> list[dict[str, Any]]:
     They are of the rounds in which a system did not fail. `ratio` is fastppo's median / its median,
     None as this where it failed in every round.
     """
-    ours = {part: max((one["median"] for one in figures(session) if one["part"] == part),
-                      default=0.0) for part in TITLES}
+    ours = best(session)["median"]
     found, env_name = [], session["facts"]["config"]["env_name"]
     for name, rounds in ((one["part"], one["rounds"]) for one in session["measured"]):
         if name not in PEERS:
             continue
-        title, part, _ = PEERS[name]
         worked = [one for one in rounds if "rate" in one]
         failures = [one["failed"] for one in rounds if "failed" in one]
         rates = spread(worked) if worked else dict.fromkeys(("median", "low", "high"))
         first = worked[0] if worked else {}
         other_env = first.get("env_name", env_name)
-        found.append({"name": name, "title": title, "version": first.get("version"), **rates,
-                      "part": part, "ratio": ours[part] / rates["median"] if worked else None,
+        found.append({"name": name, "title": PEERS[name].title, "version": first.get("version"),
+                      **rates, "ratio": ours / rates["median"] if worked else None,
                       "env_name": "" if other_env == env_name else other_env,
                       "failures": len(failures), "failed": failures[-1] if failures else ""})
     return found
@@ -195,10 +193,9 @@ def peer_rows(one: dict[str, Any], rounds: int) -> list[str]:
     """Another system's row, and the reason where it failed."""
     version = f" {one['version']}" if one["version"] else ""
     title = f"{one['title']}{version}" + f" ({one['env_name']})" * bool(one["env_name"])
-    part = "  stepping" * (one["part"] == "environments")
     rounds_failed = f" in {one['failures']} of {rounds} rounds" * (one["median"] is not None)
     lines = [] if one["median"] is None else [
-        f"{title:39}{_spread(one):36}{part:>10}{one['ratio']:>7.2f}x"]
+        f"{title:39}{_spread(one):36}{'':10}{one['ratio']:>7.2f}x"]
     return lines + [f"{title} failed{rounds_failed}: {one['failed']}"[:WIDTH]] * bool(one["failed"])
 
 

@@ -33,7 +33,7 @@ class Bench:
     processes: tuple[int, ...] | None = None
     """Numbers of worker processes to measure; 0: the main process alone. At most one per
     environment; none: 1, 2, 4, ..., usable cores"""
-    against: tuple[Literal["sb3", "rl_games", "sample_factory", "envpool"], ...] | None = None
+    against: tuple[Literal["sb3", "rl_games", "sample_factory", "rltools"], ...] | None = None
     """Other systems to measure in turns with fastppo, on the same environment and sizes; settings
     that a system lacks are an error before anything is measured"""
     against_python: tuple[str, ...] | None = None

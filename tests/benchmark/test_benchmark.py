@@ -172,14 +172,13 @@ def test_what_cannot_be_is_not_printed_because_other_programs_disturbed_it():
         assert all(len(line) <= 120 for line in lines)
 
 
-def test_another_systems_ratio_is_of_the_medians_of_what_it_does():
+def test_another_systems_ratio_is_of_the_medians():
     held = made([2e5])
-    for name, rates in (("sb3", [1e4, 5e4, 2e4]), ("envpool", [4e5])):
+    for name, rates in (("sb3", [1e4, 5e4, 2e4]), ("rltools", [4e5])):
         held["measured"].append({"part": name, "processes": -1, "rounds": [
             {"rate": rate, "version": "1", "env_name": "CartPole-v1"} for rate in rates]})
-    held["measured"][0]["rounds"] = [{"rate": 8e5, "resets": 0.0}]
     found = {one["name"]: one["ratio"] for one in table.peers(held)}
-    assert found["sb3"] == pytest.approx(10) and found["envpool"] == pytest.approx(2)
+    assert found["sb3"] == pytest.approx(10) and found["rltools"] == pytest.approx(0.5)
     assert "Stable-Baselines3 1" in table.text(table.session_report(held))
 
 
@@ -374,7 +373,7 @@ CONFIG = {"frame_stack": 1, "frame_skip": None, "grayscale": False, "resize": No
 @pytest.mark.parametrize("name, settings, words", [
     ("rl_games", {"frame_stack": 4}, "rl_games on EnvPool does not support frame_stack=4\n"
                                      "  fix: --frame_stack=1"),
-    ("envpool", {"frame_stack": 2, "rnn": "gru"}, "EnvPool does not support frame_stack=2\n"),
+    ("rltools", {"frame_stack": 2, "rnn": "gru"}, "RLtools does not support frame_stack=2, rnn"),
     ("sample_factory", {"frame_stack": 4, "rnn": "gru"}, "--frame_stack=1 --rnn=none"),
     ("sample_factory", {"activation": "silu"}, "fix: --activation=tanh"),
     ("sb3", {"model": "impala"}, "fix: --model=mlp"),
@@ -392,7 +391,31 @@ def test_a_system_has_the_settings_that_it_takes():
     session.check_takes("rl_games", CONFIG | {"activation": "gelu"})
     game = {"frame_stack": 4, "preprocessing": "atari", "end_on_life_loss": True}
     session.check_takes("rl_games", CONFIG | game | {"model": "cnn", "clip_rewards": True})
-    session.check_takes("envpool", CONFIG | game)
+    session.check_takes("rltools", CONFIG | {"activation": "relu"})
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")  # by Gymnasium's own wrapper
+def test_rltools_is_compiled_for_the_sizes_of_fastppo(monkeypatch):
+    given, steps = {}, []
+
+    def ppo(env, **sizes):
+        given.update(sizes, env=env())
+        return types.SimpleNamespace(State=lambda seed: types.SimpleNamespace(
+            step=lambda: steps.append(seed)))
+    monkeypatch.setitem(sys.modules, "rltools", types.SimpleNamespace(PPO=ppo))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2")
+    sizes = CONFIG | {
+        "env_name": "Pendulum-v1", "env_kwargs": {}, "max_episode_steps": 9, "reward_scale": 1.0,
+        "hidden_sizes": [32, 32], "shared_critic": False, "num_envs": 4, "num_steps": 8,
+        "minibatch": 16, "rows": 32, "epochs": 3, "norm_obs": True, "gamma": 0.9,
+        "gae_lambda": 0.8, "entropy_coef": 0.0, "lr": 1e-3, "iterations": 2, "seconds": 1.0}
+    found = peers.rltools(sizes)
+    assert len(steps) == 3 and found["rate"] > 0 and found["version"] == "2"
+    assert given["env"].spec.max_episode_steps == 9 and given["ACTOR_NUM_LAYERS"] == 3
+    assert (given["CRITIC_HIDDEN_DIM"], given["BATCH_SIZE"], given["N_EPOCHS"]) == (32, 16, 3)
+    for other in ({"hidden_sizes": [32, 64]}, {"shared_critic": True}):
+        with pytest.raises(ValueError, match="RLtools has layers"):
+            peers.rltools(sizes | other)
 
 
 def test_envpools_id_of_a_game_is_that_of_all_ids_of_the_game(monkeypatch):
