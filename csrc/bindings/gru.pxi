@@ -15,12 +15,6 @@ cdef extern from "gru/gru.h" nogil:
                          float *inner)
 
 
-cdef void expect(View view, name, int64_t rows, int64_t columns) except *:
-    """Raise ValueError unless the array has these sizes."""
-    if view.rows != rows or view.columns != columns:
-        raise ValueError(f"{name} is {view.rows, view.columns}, wanted {rows, columns}")
-
-
 cdef Unroll unroll_of(View sizes, View weight, int64_t rows) except *:
     """The Unroll of `rows` samples; raises ValueError for wrong sizes or a wrong weight."""
     cdef Unroll unroll

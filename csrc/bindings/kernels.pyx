@@ -177,6 +177,12 @@ cdef View view_of(array, char kind, int ndim, int flags) except *:
     return view
 
 
+cdef void expect(View view, name, int64_t rows, int64_t columns) except *:
+    """Raise ValueError unless the array has these sizes."""
+    if view.rows != rows or view.columns != columns:
+        raise ValueError(f"{name} is {view.rows, view.columns}, wanted {rows, columns}")
+
+
 def uniform(uint64_t seed, uint32_t purpose, uint32_t env0, int64_t step, out):
     cdef View fill = view_of(out, c'f', 2, OUT)
     with nogil:
@@ -254,21 +260,18 @@ cdef View observations(obs, Image image) except *:
     return view_of(obs, c'B' if image.places else c'f', 2, IN)
 
 
-cdef void *remembered(array, int64_t rows, int64_t size, int flags) except NULL:
-    """The memory of an array float32 [rows size]; raises ValueError for another size."""
-    cdef View view = view_of(array, c'f', 2, flags)
-    if view.rows != rows or view.columns != size:
-        raise ValueError(f"before and after are not {rows, size}")
-    return view.data
-
-
 cdef Memory state_of_rows(before, after, int64_t rows, int64_t size) except *:
     """The memory of rows before and, unless it is None, after a step."""
     cdef Memory memory = Memory(NULL, NULL)
+    cdef View view
     if size:
-        memory.before = <const float *>remembered(before, rows, size, IN)
+        view = view_of(before, c'f', 2, IN)
+        expect(view, "before", rows, size)
+        memory.before = <const float *>view.data
         if after is not None:
-            memory.after = <float *>remembered(after, rows, size, OUT)
+            view = view_of(after, c'f', 2, OUT)
+            expect(view, "after", rows, size)
+            memory.after = <float *>view.data
     return memory
 
 

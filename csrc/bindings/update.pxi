@@ -138,21 +138,15 @@ cdef class Update:
             if choices.rows != x.rows or choices.columns != self.network.outputs - 1:
                 raise ValueError(f"legal is {choices.rows, choices.columns}, wanted"
                                  f" {x.rows, self.network.outputs - 1}")
-        cdef View memory
-        cdef const uint8_t *begins = NULL
-        cdef const float *before = NULL
+        cdef View begins = View(NULL, 0, 0, 0), memory = View(NULL, 0, 0, 0)
         if self.network.memory:
-            memory = view_of(state, c'f', 2, IN)
-            before = <const float *>memory.data
-            if memory.rows != x.rows or memory.columns != self.network.memory:
-                raise ValueError(f"state is not {x.rows, self.network.memory}")
-            memory = view_of(first.view("u1"), c'B', 1, IN)
-            begins = <const uint8_t *>memory.data
-            if memory.rows != x.rows:
-                raise ValueError(f"first has {memory.rows} rows, wanted {x.rows}")
+            begins, memory = view_of(first.view("u1"), c'B', 1, IN), view_of(state, c'f', 2, IN)
+            expect(begins, "first", x.rows, 1)
+            expect(memory, "state", x.rows, self.network.memory)
         self.batch = Batch(
             x.data, numbers, normaliser_of(mean, scale, limit, x.columns),
-            <const int64_t *>a.data, mask, begins, before, <const float *>a.data,
+            <const int64_t *>a.data, mask, <const uint8_t *>begins.data,
+            <const float *>memory.data, <const float *>a.data,
             <const float *>floats(logp, x.rows, IN), <const float *>floats(val, x.rows, IN),
             <const float *>floats(adv, x.rows, IN), <const float *>floats(ret, x.rows, IN))
 

@@ -28,17 +28,18 @@ typedef struct {
     int64_t lanes_apart, y_apart; /* from these sixteen lanes and results to the next ones */
 } Product;
 
-ALWAYS_INLINE const float *start_of(const Product *p, int r) {
-    return p->start ? p->start : p->y[r];
+/* Where the sums of row r begin, of the first sixteen lanes or the next ones (panel 0 or 1). */
+ALWAYS_INLINE const float *start_of(const Product *p, int r, int64_t panel) {
+    return p->start ? p->start + panel * p->lanes_apart : p->y[r] + panel * p->y_apart;
 }
 
 /* Four rows, in separate variables (see lanes.h). */
 ALWAYS_INLINE void four_rows(const Product *p) {
     Vec a0, a1, b0, b1, c0, c1, d0, d1, left, right;
-    load_two(&a0, &a1, start_of(p, 0));
-    load_two(&b0, &b1, start_of(p, 1));
-    load_two(&c0, &c1, start_of(p, 2));
-    load_two(&d0, &d1, start_of(p, 3));
+    load_two(&a0, &a1, start_of(p, 0, 0));
+    load_two(&b0, &b1, start_of(p, 1, 0));
+    load_two(&c0, &c1, start_of(p, 2, 0));
+    load_two(&d0, &d1, start_of(p, 3, 0));
     for (int64_t t = 0; t < p->outer; t++) {
         int64_t jump = t * p->row_steps.jump;
         const float *a = p->rows[0] + jump, *b = p->rows[1] + jump;
@@ -63,13 +64,13 @@ ALWAYS_INLINE void four_rows(const Product *p) {
     store_two(p->y[3], &d0, &d1);
 }
 
-/* One row. */
-ALWAYS_INLINE void one_row(const Product *p, int r) {
+/* One row, of one panel. */
+ALWAYS_INLINE void one_row(const Product *p, int r, int64_t panel) {
     Vec a0, a1, left, right;
-    load_two(&a0, &a1, start_of(p, r));
+    load_two(&a0, &a1, start_of(p, r, panel));
     for (int64_t t = 0; t < p->outer; t++) {
         const float *a = p->rows[r] + t * p->row_steps.jump;
-        const float *lanes = p->lanes + t * p->lane_steps.jump;
+        const float *lanes = p->lanes + panel * p->lanes_apart + t * p->lane_steps.jump;
         for (int64_t k = 0; k < p->inner; k++) {
             load_two(&left, &right, lanes);
             multiply_add(*a, &left, &a0);
@@ -77,16 +78,14 @@ ALWAYS_INLINE void one_row(const Product *p, int r) {
             a += p->row_steps.step, lanes += p->lane_steps.step;
         }
     }
-    store_two(p->y[r], &a0, &a1);
+    store_two(p->y[r] + panel * p->y_apart, &a0, &a1);
 }
 
 #if FASTPPO_WIDEST >= 512
-#define START(r) __m512 sum##r = _mm512_loadu_ps(start_of(p, r));
+#define START(r) __m512 sum##r = _mm512_loadu_ps(start_of(p, r, 0));
 #define ADD(r) sum##r = _mm512_fmadd_ps(_mm512_set1_ps(p->rows[r][at]), sixteen, sum##r);
 #define STORE(r) _mm512_storeu_ps(p->y[r], sum##r);
-#define START_OTHER(r)    \
-    __m512 other##r =     \
-        _mm512_loadu_ps(p->start ? p->start + p->lanes_apart : p->y[r] + p->y_apart);
+#define START_OTHER(r) __m512 other##r = _mm512_loadu_ps(start_of(p, r, 1));
 #define ADD_BOTH(r)                                     \
     factor = _mm512_set1_ps(p->rows[r][at]);            \
     sum##r = _mm512_fmadd_ps(factor, sixteen, sum##r);  \
@@ -139,23 +138,15 @@ ALWAYS_INLINE int64_t lanes_of(int64_t bits, int64_t live) {
 
 /* The tile of `height` rows, of sixteen lanes or, where `broad`, of 32. */
 ALWAYS_INLINE void product(int64_t bits, const Product *p, int height, int broad) {
-    if (broad && height == TALL) {
+    if (height == TALL && broad)
         eight_broad_rows(p);
-        return;
-    }
-    if (broad) {
-        Product next = *p;
-        next.lanes += p->lanes_apart;
-        if (p->start) next.start += p->lanes_apart;
-        for (int r = 0; r < height; r++) next.y[r] += p->y_apart;
-        for (int r = 0; r < height; r++) one_row(&next, r);
-    }
-    if (height == TALL)
+    else if (height == TALL)
         eight_rows(p);
     else if (bits < 512 && height == HIGH)
         four_rows(p);
     else
-        for (int r = 0; r < height; r++) one_row(p, r);
+        for (int r = 0; r < height; r++)
+            for (int64_t panel = 0; panel <= broad; panel++) one_row(p, r, panel);
 }
 
 /* Floats of a row of a window; of that, whole sixteens; of a window. */
@@ -238,8 +229,8 @@ ALWAYS_INLINE void conv_forward_body(int64_t bits, const Conv *conv, const float
     int64_t panel = (window_of(conv) + 1) * WIDE;
     Product p = {.row_steps = {1, row_floats(conv)}, .lane_steps = {WIDE, run * WIDE},
                  .inner = run, .outer = conv->size, .lanes_apart = panel, .y_apart = WIDE};
-    for (int64_t o = 0, step; o < conv->outputs; o += step, packed += step / WIDE * panel) {
-        step = lanes_of(bits, conv->outputs - o);
+    for (int64_t o = 0, lanes; o < conv->outputs; o += lanes, packed += lanes / WIDE * panel) {
+        lanes = lanes_of(bits, conv->outputs - o);
         p.start = packed, p.lanes = packed + WIDE;
         for (Places at = {conv, 0, 0, 0}; at.place < places_of(conv);) {
             int64_t first = at.place;
@@ -248,7 +239,7 @@ ALWAYS_INLINE void conv_forward_body(int64_t bits, const Conv *conv, const float
                 p.rows[r] = x + windows[r];
                 p.y[r] = y + (first + r) * conv->outputs + o;
             }
-            product(bits, &p, count, step > WIDE);
+            product(bits, &p, count, lanes > WIDE);
         }
     }
 }
@@ -270,8 +261,8 @@ ALWAYS_INLINE void conv_data_body(int64_t bits, const Conv *conv, const float *p
                  .lanes_apart = outputs * WIDE, .y_apart = WIDE};
     memset(dx, 0, (size_t)(conv->height * row_floats(conv)) * sizeof *dx);
     for (int64_t top = 0; top < conv->size; top++)
-        for (int64_t k = 0, step; k < run_of(conv); k += step, packed += outputs * step) {
-            step = conv->stride * conv->channels < BROAD ? WIDE : lanes_of(bits, run_of(conv) - k);
+        for (int64_t k = 0, lanes; k < run_of(conv); k += lanes, packed += outputs * lanes) {
+            lanes = conv->stride * conv->channels < BROAD ? WIDE : lanes_of(bits, run_of(conv) - k);
             float *to = dx + top * row_floats(conv) + k;
             p.lanes = packed;
             for (Places at = {conv, 0, 0, 0}; at.place < places_of(conv);) {
@@ -281,7 +272,7 @@ ALWAYS_INLINE void conv_data_body(int64_t bits, const Conv *conv, const float *p
                     p.rows[r] = dy + (first + r) * outputs;
                     p.y[r] = to + windows[r];
                 }
-                product(bits, &p, count, step > WIDE);
+                product(bits, &p, count, lanes > WIDE);
             }
         }
 }
@@ -305,15 +296,16 @@ ALWAYS_INLINE void add_rows_of_y(int64_t bits, const Conv *conv, const float *x,
                  .inner = conv->wide, .outer = to - from,
                  .lanes_apart = WIDE, .y_apart = outputs * WIDE};
     for (int64_t top = 0; top < conv->size; top++)
-        for (int64_t k = 0, step; k < run_of(conv); k += step, panels += outputs * (step - WIDE)) {
-            step = lanes_of(bits, run_of(conv) - k);
+        for (int64_t k = 0, lanes; k < run_of(conv); k += lanes, panels += outputs * lanes) {
+            lanes = lanes_of(bits, run_of(conv) - k);
             p.lanes = x + (from * conv->stride + top) * row_floats(conv) + k;
-            for (int64_t o = 0; o < outputs; o += height, panels += height * WIDE) {
+            float *panel = panels;
+            for (int64_t o = 0; o < outputs; o += height, panel += height * WIDE) {
                 for (int r = 0; r < height; r++) {
                     p.rows[r] = dy + from * p.row_steps.jump + o + r;
-                    p.y[r] = panels + r * WIDE;
+                    p.y[r] = panel + r * WIDE;
                 }
-                product(bits, &p, height, step > WIDE);
+                product(bits, &p, height, lanes > WIDE);
             }
         }
 }

@@ -150,8 +150,8 @@ ALWAYS_INLINE void copy(const float *from, int64_t from_row, int64_t from_lane, 
             to[r * to_row + i * to_lane] = from[r * from_row + i * from_lane];
 }
 
-/* A tile of a gradient, `rows` sums of each lane; grad's rows and lanes are `row` and `lane` apart.
- * One that is cut off by the edge, or whose lanes are apart, is computed in a buffer. */
+/* A tile [height width] of a gradient, whose rows and lanes are `row` and `lane` apart in grad. One
+ * that is cut off by the edge, or whose lanes are apart, is computed in a buffer. */
 ALWAYS_INLINE void gradient_tile(int64_t bits, int64_t lanes, Walk w, Walk x, int64_t live,
                                  int64_t adds, float *grad, int64_t row, int64_t lane,
                                  int64_t height, int64_t width) {

@@ -196,13 +196,14 @@ static int64_t shard_start(const Network *network, const Batch *batch, const Min
     return start;
 }
 
-/* The number of the next rows, of `left`, that fit into a block; with memory whole sequences. */
+/* The number of the next rows, of `left`, that fit into a block; with memory whole sequences, where
+ * one fits. */
 static int64_t block_rows(const Network *network, const Batch *batch, const int64_t *index,
                           int64_t left) {
-    int64_t rows = least(network->most_rows, left);
+    int64_t rows = least(network->most_rows, left), whole = rows;
     if (!network->memory || rows == left) return rows;
-    while (rows > 1 && !batch->first[index[rows]]) rows--;
-    return rows;
+    while (whole > 0 && !batch->first[index[whole]]) whole--;
+    return whole ? whole : rows;
 }
 
 /* The loss of all rows of a block, and its gradient in the deltas of the layers that end it. */

@@ -37,10 +37,8 @@ PEERS = {
     "sb3": Peer("Stable-Baselines3", {
         "frame_stack": None, "clip_rewards": None, "model": ["cnn"], "activation": None,
         "target_kl": None, "device": None}),
-    "rl_games": Peer("rl_games on EnvPool", {
-        "activation": ["relu", "elu", "silu", "gelu"]}),
-    "sample_factory": Peer("Sample Factory", {
-        "clip_rewards": None, "activation": ["relu", "elu"]}),
+    "rl_games": Peer("rl_games on EnvPool", {"activation": ["relu", "elu", "silu", "gelu"]}),
+    "sample_factory": Peer("Sample Factory", {"clip_rewards": None, "activation": ["relu", "elu"]}),
     "rltools": Peer("RLtools", {"activation": ["tanh", "relu", "gelu"]}),
 }
 # The same of all systems for Atari games.

@@ -14,6 +14,7 @@ from fastppo.machine import kernels
 from fastppo.networks.encoders import network_plan
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
+from fastppo.spaces.leaves import tree_map
 from fastppo.stepping.actors import PolicyPlan
 from fastppo.update.batches import Batch
 from fastppo.update.flat_parameters import FlatParameters
@@ -49,6 +50,7 @@ class CompiledLearner(Learner):
     def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
         self.plan, self.helped = policy_plan(policy, flat), False
+        # A scan's row says how long a sequence can be (csrc/network/forward.h).
         self.plan.plan[self.plan.plan[:, 7] == kernels.SCAN, 9] = config.num_steps
         self.buffers = kernels.update_memory(
             *self.plan[:2], flat.values.numpy(), self.optimizer.mean.numpy(),
@@ -62,20 +64,17 @@ class CompiledLearner(Learner):
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""
-        order, ends = batch.placed(order), range(len(order) + 1)
-        if batch.sequences:
-            begins = batch.sequences.env[order].diff().nonzero()[:, 0] + 1
-            ends = [0, *begins.tolist(), len(order)]
-        count = min(self.config.num_minibatches, len(ends) - 1)
-        update = kernels.MinibatchUpdate(*self.plan, self.buffers, self._samples(batch),
-                                         order.numpy(), update_coefficients(self.config, coefs))
-        minibatch = self.shared.minibatches(update, order.numpy(), bool(batch.sequences)) \
-            if self.helped else update.minibatch
-        stats = np.empty((count, len(LOSSES)), np.float32)
-        for i in range(count):
+        order, samples = batch.placed(order), self._samples(batch)
+        placed = batch._replace(sequences=tree_map(lambda x: x[order], batch.sequences))
+        parts = placed.parts(self.config.num_minibatches)
+        update = kernels.MinibatchUpdate(*self.plan, self.buffers, samples, order.numpy(),
+                                         update_coefficients(self.config, coefs))
+        minibatch = self.shared.minibatches(update, order.numpy(), samples.first) if self.helped \
+            else update.minibatch
+        stats = np.empty((len(parts), len(LOSSES)), np.float32)
+        for part, row in zip(parts, stats):
             self.optimizer.steps += 1
-            first, last = (ends[(len(ends) - 1) * k // count] for k in (i, i + 1))
-            minibatch(first, last, self.optimizer.steps, self.optimizer.rates[0], stats[i])
+            minibatch(*part, self.optimizer.steps, self.optimizer.rates[0], row)
         return dict(zip(LOSSES, torch.from_numpy(stats).mean(0)))
 
     def _samples(self, batch: Batch) -> kernels.UpdateSamples:

@@ -37,8 +37,6 @@ class SharedMinibatches:
         self._dismiss()  # helpers that an interrupt has left at work
         self.arena["weights"][:] = [-1 if x is None else x for x in (
             getattr(coefs, name) for name in having("in_loss"))]
-        first, ended = self.arena["first"], self.arena["term"] | self.arena["trunc"]
-        first[:ended.shape[1]], first[ended.shape[1]:] = True, ended[:-1].reshape(-1)
         called = self.team.is_idle()  # not after an interrupted rollout or a fault
         if called:
             self.calls += 1
@@ -49,14 +47,18 @@ class SharedMinibatches:
         finally:
             self._dismiss()
 
-    def minibatches(self, update: MinibatchUpdate, order: np.ndarray, by_env: bool
+    def minibatches(self, update: MinibatchUpdate, order: np.ndarray, first: np.ndarray | None
                     ) -> Callable[..., None]:
         """The function that computes a minibatch of `order`, as update.minibatch does.
 
-        `by_env`: the samples are ordered by environment; those of the arena are by step.
+        With memory, of which `first` [b] tells the sequences, the samples are ordered by
+        environment, and those of the arena by step.
         """
-        steps, envs = self.arena["term"].shape
-        self.arena["order"][:] = order % steps * envs + order // steps if by_env else order
+        if first is not None:
+            steps, envs = self.arena["term"].shape
+            self.arena["first"].reshape(steps, envs)[:] = first.reshape(envs, steps).T
+            order = order % steps * envs + order // steps
+        self.arena["order"][:] = order
         return partial(self._minibatch, update)
 
     def _minibatch(self, update: MinibatchUpdate, first: int, last: int, *step) -> None:

@@ -34,7 +34,7 @@ class Actor:
     begun, acting = 0.0, 0.0
     to_env: Callable[[np.ndarray], list]  # stored actions [n ...] to n actions of the environment
     next_step = False  # the autoreset mode is NEXT_STEP: a final observation has a row of its own
-    iteration = None
+    iteration = None  # of the rollout that was begun last
 
     def start(self, iteration: int) -> None:
         """Begins or continues the rollout of `iteration`."""
@@ -44,6 +44,13 @@ class Actor:
         """Begins a rollout with the last recurrent state [t+1 ...]."""
         if iteration != self.iteration:
             state[0], self.iteration = state[-1] if iteration else 0.0, iteration
+
+    def forget(self, state: np.ndarray, ended: np.ndarray, valid: np.ndarray) -> None:
+        """Clears the state [e s] of episodes that begin after a step, whose flags [e] these are.
+
+        The value of a final observation needs the state before that.
+        """
+        state[~valid if self.next_step else ended] = 0.0
 
     def act(self, t: int, group: range) -> list:
         """The environment actions of step t for the environments of `group`; stores them too."""
@@ -158,8 +165,7 @@ class LocalActor(Actor):
         if not self.state.size:
             return ()
         if t:
-            over = ~self.valid[t - 1] if self.next_step else self.term[t - 1] | self.trunc[t - 1]
-            self.state[t][over] = 0.0
+            self.forget(self.state[t], self.term[t - 1] | self.trunc[t - 1], self.valid[t - 1])
         return self.state[t:]
 
     def _forward(self, weights: Weights, obs: np.ndarray, out: np.ndarray,
@@ -234,15 +240,14 @@ class CentralActor(Actor):
     def _bootstrap(self, t: int, part: slice) -> None:
         """Infers the value of final observations where step t truncated, then clears the state.
 
-        Values are inferred once: a later step overwrites `fin`. The state of an episode that begins
-        at t + 1 is cleared after that, because its final observation needs the state before.
+        Values are inferred once: a later step overwrites `fin`.
         """
         nxt, term, trunc, valid = (self.arena[name][t, part] for name in (
             "nxt", "term", "trunc", "valid"))
         state, missing = self.arena["state"][t + 1, part], trunc & ~term & np.isnan(nxt)
         if missing.any():
             nxt[missing] = self.policy.values(self.arena["fin"][part], state)[missing]
-        state[~valid if self.next_step else term | trunc] = 0.0
+        self.forget(state, term | trunc, valid)
 
 
 def first_turn(iteration: int, steps: int, groups: int) -> int:

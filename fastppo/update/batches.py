@@ -59,11 +59,15 @@ class Batch(NamedTuple):
 
     def split(self, count: int) -> Iterator["Batch"]:
         """`count` parts, whose units differ by one at most; fewer where there are fewer units."""
+        for first, last in self.parts(count):  # one part at a time: images are copied
+            yield self.rows(slice(first, last))
+
+    def parts(self, count: int) -> Sequence[tuple[int, int]]:
+        """The first sample of each part of `split`, and the one after its last."""
         ends = self.ends
         units, parts = len(ends) - 1, min(count, len(ends) - 1)
         ends = [ends[units * i // parts] for i in range(parts + 1)]
-        for first, last in zip(ends, ends[1:]):  # one part at a time: images are copied
-            yield self.rows(slice(first, last))
+        return [*zip(ends, ends[1:])]
 
 
 class PolicyOutput(NamedTuple):

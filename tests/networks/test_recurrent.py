@@ -303,6 +303,28 @@ def test_the_compiled_memory_and_its_update_equal_torchs(trainer, acting, more):
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
+@NEEDS_EXTENSION
+def test_a_rollout_of_the_callers_that_is_longer_than_num_steps_is_cut_into_blocks(trainer):
+    found = []
+    for learner in ("torch", "auto"):
+        ppo = trainer(partial(Chance, VECTOR, Discrete(3), ends=0.0), rnn="mingru", num_envs=2,
+                      num_steps=64, learner=learner, num_minibatches=1, epochs=2)
+        if learner == "torch":  # whose sequences begin anew where a block of 64 rows ends
+            flatten = ppo.learner.flatten
+
+            def cut(rollout, device, flatten=flatten):
+                batch = flatten(rollout, device)
+                batch.sequences.first[::64] = True
+                return batch
+            ppo.learner.flatten = cut
+        two = [type(ppo.rollout)(*(x.clone() for x in ppo.collect())) for _ in range(2)]
+        joined = type(two[0])(*(
+            torch.cat([one[:64], other]) for one, other in zip(*two)))
+        ppo.update(joined)
+        found.append(weights(ppo))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
 # what goes with it
 
 class Own(torch.nn.Module):
