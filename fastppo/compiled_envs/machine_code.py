@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator, Sequence
 import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.core import config as numba_config
+from numba.core.typing.arraydecl import RecordAttribute
 from numba.extending import overload, overload_method
 
 from fastppo.compiled_envs.rows import FAILS, STREAM, RandomStream
@@ -76,6 +77,11 @@ def _value_at(address, shape, dtype):
     return lambda address, shape, dtype: carray(address, shape, dtype)
 
 
+# Numba asks a record for a field first, where it has compiled anything before the lines below, and
+# raises KeyError for a method's name: a template of attributes returns None for what it lacks.
+RecordAttribute.generic_resolve = lambda _, record, name: record.fields.get(name, [None])[0]
+
+
 def _has_method(function: Callable) -> None:
     """Makes a STREAM have a method of RandomStream in compiled functions."""
     @overload_method(types.Record, function.__name__)
@@ -84,9 +90,8 @@ def _has_method(function: Callable) -> None:
         return function if "draws" in rng.fields else None
 
 
-for method in (RandomStream.random, RandomStream.uniform, RandomStream.integers,
-               RandomStream.normal):
-    _has_method(method)
+for method in "random", "uniform", "integers", "normal":
+    _has_method(getattr(RandomStream, method))
 
 
 @overload_method(types.Record, "words")

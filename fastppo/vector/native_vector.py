@@ -49,14 +49,12 @@ class NativeVector:
         self.mode = parse_autoreset_mode(
             (env.metadata or {}).get("autoreset_mode"), f"the metadata of {env}")
         actor.next_step = self.mode is AutoresetMode.NEXT_STEP
-        actor.to_env = actor.actions.to_batch()
         self.layout = ObservationLayout(env.single_observation_space, env.single_action_space)
 
     def warmup(self, steps: int) -> None:
         """See Serial.warmup."""
         self.begin(episode=WARMUP_EPISODE)
         actor = RandomActor(self.layout, self.obs, self.views.act, self.seed)
-        actor.to_env = actor.actions.to_batch()
         self._run(WARMUP_EPISODE, actor, steps)
 
     def begin(self, resumed: ResumedEpisodes | None = None, episode: int = 0) -> list[int]:
@@ -79,6 +77,7 @@ class NativeVector:
         """Nothing: the code that made the vector environment closes it."""
 
     def _run(self, iteration: int, actor: Actor, steps: int) -> None:
+        actor.to_env = actor.actions.to_batch()
         if self.iteration != iteration:
             self.recorder.start_rollout()
             self.state, self.iteration = self.state._replace(t=0), iteration

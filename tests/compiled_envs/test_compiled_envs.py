@@ -242,6 +242,19 @@ def test_a_helper_that_numba_compiles_may_draw_numbers():
     assert run_of(kind) == run_of(in_python(kind))
 
 
+def test_a_script_may_compile_functions_of_its_own_before(tmp_path):
+    script = """
+import numba
+import numpy as np
+numba.njit(lambda x: x + 1)(np.zeros(2))
+from compiled_for_tests import Drift
+print(type(Drift().code).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                          env=TESTS | {"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.stdout == "MachineCode\n", done.stderr
+
+
 def test_classes_of_one_name_in_one_file_have_their_own_code():
     def rewards(table, scale):
         def step(state, action, rng):
