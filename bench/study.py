@@ -1,0 +1,226 @@
+"""Runs the study of bench/study.md, and prints its tables; what is stored is not run again.
+
+    python bench/study.py run none --seeds 101 102 103 104 105 --jobs 2     # the defaults
+    python bench/study.py run preset --seeds 1 2 3 4 5
+    python bench/study.py run kl --settings '{"adaptive_kl": 0.01}' --seeds 101 102
+    PYTHON bench/study.py run sb3 --seeds 1 2 3 4 5      # with stable-baselines3 alone installed
+    PYTHON bench/study.py run zoo --seeds 1 2 3 4 5      # with rl_zoo3, too
+    python bench/study.py run random --seeds 0
+    python bench/study.py table none kl preset --seeds 101 102
+
+Each run is one file, bench/study/NAME/TASK-SEED.json: the steps and mean returns of its twenty
+evaluations, the seconds of training alone, and what it was made with.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+HERE = Path(__file__).parent / "study"
+EVALUATIONS, EPISODES = 20, 20
+DEVELOPMENT = {
+    "CartPole-v1": 100_000, "Acrobot-v1": 80_000, "MountainCar-v0": 500_000,
+    "MountainCarContinuous-v0": 50_000, "Pendulum-v1": 100_000, "LunarLander-v3": 400_000,
+    "LunarLanderContinuous-v3": 250_000, "BipedalWalker-v3": 1_500_000,
+    "InvertedPendulum-v5": 100_000, "Reacher-v5": 500_000, "HalfCheetah-v5": 500_000,
+    "Hopper-v5": 1_000_000, "Walker2d-v5": 1_000_000}
+CLOCK = time.perf_counter
+
+
+class Marks:
+    """Evaluates after each twentieth of the steps, the last time at the end of training.
+
+    The time of an evaluation is no time of training.
+    """
+
+    def __init__(self, steps: int, evaluate: Callable[[], float]):
+        self.every, self.evaluate = steps / EVALUATIONS, evaluate
+        self.steps, self.returns = [], []
+        self.seconds, self.since = 0.0, CLOCK()
+
+    def reached(self, step: int, ended: bool = False) -> bool:
+        """Evaluate if `step` is the first one after a mark, or training has ended; returns True."""
+        done = len(self.steps) + 1
+        if ended or done < EVALUATIONS and step >= done * self.every:
+            self.seconds += CLOCK() - self.since
+            self.steps.append(step)
+            self.returns.append(round(float(self.evaluate()), 3))
+            self.since = CLOCK()
+        return True
+
+    def result(self) -> dict:
+        """What is stored of the run."""
+        return {"steps": self.steps, "returns": self.returns, "seconds": round(self.seconds, 1)}
+
+
+def ours(task: str, seed: int, steps: int, settings: dict) -> dict:
+    """Train with settings of fastppo, in one process."""
+    from fastppo import PPO
+    with PPO(task, seed=seed, num_workers=0, progress="none",
+             **{"total_steps": steps} | settings) as ppo:
+        marks = Marks(steps, lambda: ppo.evaluate(EPISODES).mean)
+        ppo.learn(callbacks=lambda ppo, stats: marks.reached(ppo.step))
+        marks.reached(ppo.step, ended=True)
+        return marks.result()
+
+
+def theirs(task: str, seed: int, steps: int, tuned: bool) -> dict:
+    """Train Stable-Baselines3 with its defaults, or with rl-zoo3's settings of the task."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
+    torch.set_num_threads(1)
+    model = zoo_model(task, seed, steps) if tuned else PPO(
+        "MlpPolicy", make_vec_env(task, seed=seed), seed=seed, device="cpu")
+    training, envs = model.get_env(), make_vec_env(task, n_envs=5, seed=seed + 10_000)
+    if normalises := isinstance(training, VecNormalize):
+        envs = VecNormalize(envs, training=False, norm_reward=False)
+
+    def evaluate() -> float:
+        if normalises:
+            sync_envs_normalization(training, envs)
+        envs.seed(seed + 10_000)
+        return float(evaluate_policy(model, envs, EPISODES)[0])
+
+    marks = Marks(steps, evaluate)
+    model.learn(steps, callback=lambda local, _: marks.reached(model.num_timesteps))
+    marks.reached(model.num_timesteps, ended=True)
+    return marks.result()
+
+
+def zoo_model(task: str, seed: int, steps: int):
+    """A model of rl-zoo3's ppo.yml; versions of an id that it does not have are taken as one."""
+    import tempfile
+
+    import rl_zoo3
+    import yaml
+    from rl_zoo3.exp_manager import ExperimentManager
+    tuned = yaml.safe_load((Path(rl_zoo3.__file__).parent / "hyperparams/ppo.yml").read_text())
+    settings = next(tuned[name] for name in tuned if name.split("-v")[0] == task.split("-v")[0])
+    folder = Path(tempfile.mkdtemp())
+    (folder / "ppo.yml").write_text(yaml.dump({task: settings}))
+    manager = ExperimentManager(argparse.Namespace(), "ppo", task, str(folder), n_timesteps=steps,
+                                eval_freq=-1, seed=seed, verbose=0, device="cpu",
+                                config=str(folder / "ppo.yml"))
+    return manager.setup_experiment()[0]
+
+
+def random_return(task: str) -> float:
+    """The mean return of 100 episodes of uniformly random actions."""
+    with gymnasium.make(task) as env:
+        env.action_space.seed(0)
+        total = 0.0
+        for episode in range(100):
+            env.reset(seed=episode)
+            ended = False
+            while not ended:
+                _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+                total += float(reward)
+                ended = terminated or truncated
+        return round(total / 100, 3)
+
+
+def run(name: str, task: str, seed: int, settings: dict) -> str:
+    """One run, stored as one file; its line."""
+    steps = DEVELOPMENT[task]
+    if name == "random":
+        found = {"returns": [random_return(task)]}
+    elif name in ("sb3", "zoo"):
+        found = theirs(task, seed, steps, name == "zoo")
+    else:
+        preset = "auto" if name == "preset" else "none"
+        found = ours(task, seed, steps, {"preset": preset} | settings)
+    about = {"name": name, "task": task, "seed": seed, "settings": settings, "made": made_on()}
+    path = path_of(name, task, seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".partial").write_text(json.dumps(about | found) + "\n")
+    os.replace(path.with_suffix(".partial"), path)
+    return f"{name} {task} {seed}: {found['returns'][-1]} in {found.get('seconds')} s"
+
+
+def path_of(name: str, task: str, seed: int) -> Path:
+    """The file of a run."""
+    return HERE / name / f"{task}-{seed}.json"
+
+
+def made_on() -> str:
+    """The versions and the processor."""
+    names = "fastppo", "stable-baselines3", "rl_zoo3", "torch", "numpy", "gymnasium", "mujoco"
+    with open("/proc/cpuinfo") as file:
+        chip = next((x.split(":")[1].strip() for x in file if x.startswith("model name")), "")
+    return ", ".join([f"{x} {version(x)}" for x in names if _installed(x)]
+                     + [f"Python {platform.python_version()}", chip])
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """All runs of the command line that are not stored, `--jobs` at a time, seed by seed."""
+    wanted = [(args.names[0], task, seed, args.settings) for seed in args.seeds
+              for task in args.tasks if not path_of(args.names[0], task, seed).exists()]
+    with ProcessPoolExecutor(args.jobs, max_tasks_per_child=1) as pool:
+        for line in pool.map(run, *zip(*wanted)):
+            print(line, flush=True)
+
+
+def areas(name: str, task: str, seeds: list[int]) -> np.ndarray:
+    """The area of each run: the mean of its normalised evaluations, f64 [seeds]."""
+    low = json.loads(path_of("random", task, 0).read_text())["returns"][0]
+    best = statistics.median(json.loads(path_of("preset", task, seed).read_text())["returns"][-1]
+                             for seed in range(1, 6))
+    runs = [json.loads(path_of(name, task, seed).read_text())["returns"] for seed in seeds]
+    return np.array([np.clip((np.mean(x) - low) / (best - low), 0, 1.2) for x in runs])
+
+
+def table(args: argparse.Namespace) -> None:
+    """Print mean areas of each task, and each name's score and chance to improve on the first."""
+    from fastppo.reports.comparison import bootstrapped, improvement_over, interquartile_mean
+    scores = {name: [areas(name, task, args.seeds) for task in args.tasks] for name in args.names}
+    print(f"{'area':26}", *(f"{name:>22}" for name in args.names))
+    for i, task in enumerate(args.tasks):
+        print(f"{task:26}", *(f"{scores[name][i].mean():22.3f}" for name in args.names))
+
+    def score(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
+        return interquartile_mean(np.concatenate(parts, axis), axis)
+
+    for title, found in [
+            ("score", [bootstrapped(scores[name], score) for name in args.names]),
+            ("P(better than the first)", [
+                bootstrapped((*scores[name], *scores[args.names[0]]), improvement_over)
+                for name in args.names])]:
+        print(f"{title:26}", *(f"{x.value:8.3f} ({x.low:.3f}, {x.high:.3f})"[:22].rjust(22)
+                               for x in found))
+
+
+def main() -> None:
+    """Run or print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("verb", choices=["run", "table"])
+    parser.add_argument("names", nargs="+", help="sb3, zoo, random, preset, none, or another one")
+    parser.add_argument("--tasks", nargs="+", default=[*DEVELOPMENT], choices=[*DEVELOPMENT])
+    parser.add_argument("--seeds", nargs="+", type=int, required=True)
+    parser.add_argument("--settings", type=json.loads, default={}, help="JSON; without a preset")
+    parser.add_argument("--jobs", type=int, default=1)
+    args = parser.parse_args()
+    run_all(args) if args.verb == "run" else table(args)
+
+
+if __name__ == "__main__":
+    main()
