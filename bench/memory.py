@@ -1,8 +1,11 @@
 """Memories on CartPole without velocities: their speed beside an MLP's, and what they learn.
 
+And in a corridor that shows a sign at its begin, which says the way to turn at its end.
+
     python bench/memory.py speed [ROUNDS]     training steps per second, in turns; sb3-contrib's
                                               RecurrentPPO, too, if it is installed
     python bench/memory.py learn [KIND ...]   evaluations after 100,000 steps, seeds 1 to 8
+    python bench/memory.py corridor [KIND ...]   after 300,000 steps, of 3 to 50 steps, seeds 1 to 3
 
 All have two layers of 64 for actor and critic each, of which a memory is the second one.
 """
@@ -14,14 +17,49 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np  # noqa: E402
+from gymnasium.spaces import Box, Discrete  # noqa: E402
+
 from examples.memory import make_env  # noqa: E402
-from fastppo import PPO  # noqa: E402
+from fastppo import PPO, compiled_env  # noqa: E402
 
 SECONDS = 4.0  # of one measurement
 ENVS, STEPS, MINIBATCHES, EPOCHS, LR = 8, 128, 4, 10, 1e-3
 MEMORY = {"hidden_sizes": (64,), "rnn_size": 64}
 KINDS = {"mlp": {"hidden_sizes": (64, 64)}, "gru": MEMORY | {"rnn": "gru"},
          "mingru": MEMORY | {"rnn": "mingru"}}
+
+
+LENGTHS = 3, 6, 9, 12, 25, 50
+
+
+@compiled_env
+class Corridor:
+    """The sign of the first observation says which way to turn at the end: 1, else -1."""
+
+    observation_space = Box(-1.0, 1.0, (3,), np.float32)
+    action_space = Discrete(3)  # forward, left, right
+    max_episode_steps = 100
+    state = [("sign", "i8"), ("place", "i8"), ("length", "i8")]
+    options = {"length": 12}
+
+    def reset(state, rng, options):
+        """At the begin."""
+        state.sign = 1 if rng.random() < 0.5 else -1
+        state.length = options.length
+
+    def step(state, action, rng):
+        """Forward until the end, then left or right."""
+        if state.place < state.length:
+            state.place += action == 0
+            return -0.01, False
+        return (1.0 if action == (2 if state.sign == 1 else 1) else -1.0), True
+
+    def observe(state, obs):
+        """The sign, if it is here; the place; 1 at the end."""
+        obs[0] = state.sign if state.place == 0 else 0
+        obs[1] = state.place / state.length
+        obs[2] = state.place == state.length
 
 
 def trainer(kind, workers=None, **settings):
@@ -86,9 +124,24 @@ def print_learnt(kinds):
               f"   {statistics.median(seconds):.1f} s", flush=True)
 
 
+def print_corridors(kinds):
+    """Prints the returns of each kind and length: 1 at most, less 0.01 for each step."""
+    for kind in kinds:
+        for length in LENGTHS:
+            found = []
+            for seed in range(1, 4):
+                with PPO(Corridor, preset="none", env_kwargs={"length": length}, num_envs=32,
+                         num_steps=64, total_steps=300_000, seed=seed, num_workers=0, rnn=kind,
+                         lr=1e-3) as ppo:
+                    found.append(ppo.learn().evaluate(100).mean)
+            print(f"{kind:8} {length:3}   {' '.join(f'{mean:5.2f}' for mean in found)}", flush=True)
+
+
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "speed":
         print_speeds(int(rest[0]) if rest else 3)
+    elif what == "corridor":
+        print_corridors(rest or ["mingru"])
     else:
         print_learnt(rest or ["mingru", "gru"])

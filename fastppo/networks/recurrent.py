@@ -127,8 +127,10 @@ class SequencePacking(NamedTuple):
 class RecurrentEncoder(nn.Module):
     """An encoder followed by a recurrent cell, whose output are the features [b size].
 
-    Weights begin orthogonal, biases at 0 [37 details, number 32], drawn from `generator`. The state
-    is one row of `state_size` numbers; for an LSTM these are its output and its cell state.
+    Weights begin orthogonal, drawn from `generator`, biases at 0 [37 details, number 32]; but those
+    of a minGRU's z from 0 to -5, for memories of 2 to 150 steps [Tallec 2018,
+    arXiv:1804.11188]. The state is one row of `state_size` numbers; for an LSTM these are its
+    output and its cell state.
     """
 
     def __init__(self, body: nn.Module, kind: str, size: int,
@@ -144,6 +146,8 @@ class RecurrentEncoder(nn.Module):
                 nn.init.orthogonal_(x, generator=generator)
             else:
                 nn.init.zeros_(x)
+        if kind == "mingru":
+            self.cell.bias.data[size:] = torch.linspace(0, -5, size)
 
     def forward(self, obs: Any, state: Tensor) -> tuple[Tensor, Tensor]:
         """(features [b f], next state [b s]) of one step."""

@@ -24,7 +24,6 @@ from fastppo.networks.recurrent import (
     SequencePacking,
     unroll_network,
 )
-from fastppo.trainer import rollout_arrays
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.update import batches
 
@@ -277,7 +276,6 @@ def test_microbatches_change_nothing(trainer, more):
 @pytest.mark.parametrize("rnn, acting, workers", [
     ("lstm", "auto", 0), ("lstm", "auto", 2), ("mingru", "local", 2), ("mingru", "central", 2)])
 def test_workers_change_no_bit(trainer, monkeypatch, rnn, acting, workers):
-    monkeypatch.setattr(rollout_arrays, "LEAST_USES", 0)
     monkeypatch.setattr(limits, "usable_cores", lambda: 3)
     one, two = (trainer(Chance, rnn=rnn, acting=acting, num_workers=count, **SMALL).learn(600)
                 for count in (0, workers))
@@ -424,11 +422,15 @@ def test_evaluation_clears_the_state_at_every_episode(trainer):
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm", "mingru"])
-def test_a_cell_begins_orthogonal_with_biases_of_zero(kind):
+def test_a_cell_begins_orthogonal_with_its_biases(kind):
     policy = build_policy(Box(-1, 1, (4,)), Discrete(2), _config(kind))
     assert isinstance(policy.net, RecurrentActorCritic)
     for name, x in policy.net.actor_body.cell.named_parameters():
-        if x.ndim == 1:
+        if kind == "mingru" and x.ndim == 1:
+            n, z = x.detach().chunk(2)
+            assert not n.any() and z.sigmoid()[[0, -1]].tolist() == pytest.approx(
+                [0.5, 0.0067], 1e-2)
+        elif x.ndim == 1:
             assert not x.any()
         else:
             product = x.T @ x  # of its columns, of which there are fewer
