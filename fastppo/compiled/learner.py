@@ -1,7 +1,8 @@
 """The learner with compiled minibatches, equal to torch's within 1e-5."""
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import perf_counter
+from typing import Any, Iterator
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.optimizers import Adam
 from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import LOSSES, Statistics
+
+TRIED = 50  # updates, of which one goes the way that was slower
 
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
@@ -42,7 +45,9 @@ def update_coefficients(config: Config, coefs: Coefficients) -> kernels.UpdateCo
 class CompiledLearner(Learner):
     """A Learner whose minibatches are compiled, on the same vectors: equal to it within 1e-5.
 
-    With `shared`, see compiled/shared_minibatches.py, idle workers help: the same bits, sooner.
+    With `shared`, see compiled/shared_minibatches.py, idle workers help where that was faster: to
+    pass weights and gradients to and fro takes as long as tens of rows, by chip and network, and
+    much longer beside another program. The bits are the same either way, so the clock may decide.
     """
 
     shared: Any = None
@@ -50,6 +55,7 @@ class CompiledLearner(Learner):
     def __init__(self, policy: Policy, config: Config, flat: FlatParameters):
         super().__init__(policy, config, flat)
         self.plan, self.helped = policy_plan(policy, flat), False
+        self.took = {True: 1e9, False: 1e9}  # seconds of an update, shared and alone
         # A scan's row says how long a sequence can be (csrc/network/forward.h).
         self.plan.plan[self.plan.plan[:, 7] == kernels.SCAN, 9] = config.num_steps
         self.buffers = kernels.update_memory(
@@ -60,7 +66,16 @@ class CompiledLearner(Learner):
         """Idle workers; they read all rows of the rollout buffer, and cannot help with others."""
         able = self.shared is not None and not self.transforms \
             and rollout is self.shared.rollout and rollout.valid.all()
-        return self.shared.session(coefs) if able else nullcontext(False)
+        shared = (self.took[True] <= self.took[False]) != (self.last_iteration % TRIED == 2)
+        return self._timed(shared, coefs) if able else nullcontext(False)
+
+    @contextmanager
+    def _timed(self, shared: bool, coefs: Coefficients) -> Iterator[bool]:
+        """The helpers, or none, and what that took; one slow update counts little."""
+        begin = perf_counter()
+        with self.shared.session(coefs) if shared else nullcontext(False) as helped:
+            yield helped
+        self.took[shared] = min(perf_counter() - begin, 1.25 * self.took[shared])
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples; returns the mean statistics of its minibatches."""

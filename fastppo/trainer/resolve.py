@@ -13,7 +13,7 @@ from fastppo.config import IMAGE_MODELS, MODELS, Config
 from fastppo.envs.source import EnvSource
 from fastppo.machine import limits
 from fastppo.spaces.leaves import STATE
-from fastppo.spaces.observations import ObservationEncoding, ObservationLayout
+from fastppo.spaces.observations import ObservationLayout
 from fastppo.trainer.rules import (
     OF_DEVICES,
     can_start_workers,
@@ -128,13 +128,10 @@ def _precision(config: Config, slow: bool) -> str:
 
 
 def _warn_of_model(config: Config, seen: ObservationLayout) -> None:
-    """Warns of an MLP on images."""
+    """Warns of an MLP that was chosen for images."""
     sides = largest_image(seen)
     fitting = models_for(sides)
-    if "cnn" in fitting and config.model == "mlp":
-        log.warning("model=mlp takes images as %s separate numbers, and does not know which pixels"
-                    " are neighbours\n  fix: model=cnn", f"{ObservationEncoding(seen).size:,}")
-    elif fitting and config.model == "auto" and "cnn" not in fitting:
+    if fitting and config.model == "auto" and "cnn" not in fitting:
         log.warning("model=mlp was chosen, because model=cnn is for images of %dx%d or larger, and"
                     " the largest here is %s\n  fix: model=%s", *[IMAGE_MODELS["cnn"]] * 2,
                     "x".join(map(str, sides)), fitting[0])
@@ -164,16 +161,13 @@ def worker_count(num_workers: int | str | None, num_envs: int, faster: Callable[
     """The number of worker processes for `num_envs` environments; 0: only the main process.
 
     None gives one per core; "auto" gives the same, or 0 if `faster(workers)` is False. A number is
-    limited by that of the environments, which the log says.
+    limited by that of the environments.
     """
     if not can_start_workers():
         return 0
     if num_workers is None or num_workers == "auto":
         count = min(max(1, limits.usable_cores() // limits.ranks_here()), num_envs)
         return count if num_workers is None or faster(count) else 0
-    if int(num_workers) > num_envs:
-        log.warning("num_workers=%d, but there are only %d environments: %d workers are started",
-                    num_workers, num_envs, num_envs)
     return min(int(num_workers), num_envs)
 
 

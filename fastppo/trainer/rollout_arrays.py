@@ -23,7 +23,6 @@ from fastppo.update.flat_parameters import trained_parameters
 
 log = logging.getLogger("fastppo")
 LARGE = 100.0  # observations
-LEAST_USES = 128  # measured with MLPs of 64 to 256 units; see shares_update
 
 
 def make_arena(config: Config, policy: Policy, row_bytes: int) -> Arena:
@@ -40,8 +39,9 @@ def make_arena(config: Config, policy: Policy, row_bytes: int) -> Arena:
     workers: Spec = {}
     if config.num_workers:
         from fastppo.workers.protocol import protocol_spec
-        from fastppo.workers.worker import shards_spec
-        if shares_update(config, policy):
+        from fastppo.workers.worker import helper_count, shards_spec
+        if config.learner == "kernel" and policy.observer.encoding.identity \
+                and helper_count(config.num_workers):  # they read observations as they are stored
             workers = shards_spec(params, config.rows * config.num_steps)
         workers |= protocol_spec(config.num_workers, len(env_groups(config.num_envs)))
     kept = SNAPSHOTS * (config.past > 0)
@@ -77,21 +77,6 @@ def rollout_spec(policy: Policy, steps: int, envs: int, stacked: int = 0) -> Spe
             "acting": ("|b1", (steps + 1, envs)),
             "state": ("<f4", (steps + 1, envs, policy.memory)),
             "total": ("<f8", te), "length": ("<i8", te), "times": ("<f8", (envs + 1, 3))}
-
-
-def shares_update(config: Config, policy: Policy) -> bool:
-    """True if workers compute shards of the update, which needs observations stored as they are.
-
-    A minibatch must use each weight often, by its rows or by the places of convolutions: to pass
-    weights and gradients to and fro takes as long as about LEAST_USES of each.
-    """
-    from fastppo.update.arithmetic import flops
-    from fastppo.workers.worker import helper_count
-    rows = config.rows * config.num_steps / config.num_minibatches
-    weights = sum(x.numel() for x in trained_parameters(policy))
-    return (config.learner == "kernel" and policy.observer.encoding.identity
-            and helper_count(config.num_workers) > 0
-            and rows * flops(policy)[0] / 2 > LEAST_USES * weights)
 
 
 def env_groups(envs: int, first: int = 0, agents: int = 1) -> list[range]:

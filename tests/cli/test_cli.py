@@ -256,9 +256,10 @@ def test_help_and_errors_name_the_command_as_it_was_started(command, monkeypatch
 def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
     log = logging.getLogger("fastppo")
     before = log.propagate, list(log.handlers)
-    code, _, err = command(*CARTPOLE, "--num_workers=9", "--num_envs=2", "--eval_episodes=0")
+    code, _, err = command(*CARTPOLE, "--rnn=mingru", "--num_minibatches=8", "--eval_episodes=0")
     assert code == 0 and err.splitlines() == [
-        "warning: num_workers=9, but there are only 2 environments: 2 workers are started"]
+        "warning: num_minibatches=8, but minibatches of a network with memory are whole"
+        " environments, so there are 4 per epoch", "  fix: --num_minibatches=4"]
     assert (log.propagate, list(log.handlers)) == before
 
 

@@ -3,19 +3,15 @@
 import os
 import signal
 import time
-from functools import partial
 
-import numpy as np
 import pytest
-from envs_for_tests import Chance, interrupted
+from envs_for_tests import interrupted
 from fault_envs import guard, holds, nothing_left
-from gymnasium.spaces import Box
 from optional_packages import NEEDS_EXTENSION
 
 from fastppo.compiled.shared_minibatches import SharedMinibatches
 from fastppo.errors import WorkerError
 from fastppo.machine import kernels, limits
-from fastppo.trainer import rollout_arrays
 from fastppo.workers import team
 from fastppo.workers.protocol import UPDATING
 
@@ -26,7 +22,6 @@ SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4
 @pytest.fixture
 def cores(monkeypatch):
     """As many helpers as asked for, whatever cores this machine has, also in small minibatches."""
-    monkeypatch.setattr(rollout_arrays, "LEAST_USES", 0)
     return lambda count: monkeypatch.setattr(limits, "usable_cores", lambda: count)
 
 
@@ -82,15 +77,15 @@ def test_helpers_are_those_for_whom_the_main_process_leaves_a_core(
     assert not helping or learner.shared.helpers == helping
 
 
-@pytest.mark.parametrize("env, settings, shared", [
-    ("CartPole-v1", {"num_minibatches": 1}, True), ("CartPole-v1", {"num_minibatches": 3}, False),
-    (partial(Chance, Box(0, 255, (44, 44, 1), np.uint8)), {"model": "cnn", "num_minibatches": 9},
-     True)], ids=["rows", "few_rows", "few_images"])
-def test_minibatches_that_use_each_weight_often_are_shared(trainer, monkeypatch, env, settings,
-                                                           shared):
-    monkeypatch.setattr(limits, "usable_cores", lambda: 2)
-    learner = trainer(env, **{**SIZES, **settings}, num_workers=1).learner
-    assert (learner.shared is not None) == shared
+def test_minibatches_are_shared_where_that_was_faster_and_the_other_way_is_tried(trainer, cores):
+    cores(2)
+    ppo, found = trainer("CartPole-v1", **SIZES, num_workers=1), []
+    for shared, alone in ((1, 2), (2, 1), (1, 2), (1, 2)):
+        ppo.learner.took, before = {True: shared, False: alone}, ppo.learner.shared.rounds
+        ppo.update(ppo.collect())
+        found.append(ppo.learner.shared.rounds > before)
+        assert ppo.learner.took[found[-1]] < 1
+    assert found == [True, False, True, False]
 
 
 def test_a_rollout_of_the_callers_own_is_learnt_from_and_not_the_arenas(trainer, cores):

@@ -145,9 +145,7 @@ def test_a_worker_that_is_stopped_from_outside_is_started_again_after_the_timeou
 @pytest.mark.full
 def test_a_helper_that_is_killed_in_the_update_changes_no_bit(monkeypatch):
     from fastppo.compiled import shared_minibatches
-    from fastppo.trainer import rollout_arrays
     monkeypatch.setattr(shared_minibatches, "helper_count", lambda workers: 1)
-    monkeypatch.setattr(rollout_arrays, "LEAST_USES", 0)
     plain, kind = learnt("CartPole-v1"), shared_minibatches.SharedMinibatches
     killed, make = [], kind.__init__
 

@@ -123,12 +123,10 @@ def test_the_main_process_needs_a_core_too_where_it_acts(trainer, monkeypatch, a
     assert asked == [(busy, 0)]
 
 
-def test_more_workers_than_environments_are_not_started_and_one_line_says_so(caplog):
+def test_more_workers_than_environments_are_not_started():
     with PPO(Calm, num_envs=2, num_workers=7, preset="none", num_steps=8, seed=1,
              num_minibatches=2) as ppo:
         assert ppo.config.num_workers == 2
-    assert caplog.messages.count(
-        "num_workers=7, but there are only 2 environments: 2 workers are started") == 1
 
 
 # Starting
