@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import logging
 import re
 import sys
 from typing import Any, Callable, Sequence
@@ -15,12 +14,6 @@ from fastppo.envs import masks
 from fastppo.errors import ConfigError, Omit
 from fastppo.spaces.leaves import MASK, has_mask
 
-# Wrappers that do what training does itself, and the setting or rule that does it.
-DOUBLED = {gym.wrappers.NormalizeObservation: "norm_obs",
-           gym.wrappers.NormalizeReward: "norm_rewards",
-           gym.wrappers.ClipAction: "clipping every action to its space",
-           gym.wrappers.RescaleAction: "action_scaling"}
-
 MISSION = "mission"  # the key of the sentence in an observation of MiniGrid
 # BabyAI's spaces do not list its sentences: these are the words of its grammar, and the number of
 # words in the longest one, which has four times "put ... next to ..."
@@ -29,8 +22,6 @@ BABYAI_WORDS = (", a after and ball behind blue box door front go green grey in 
                 " object of on open pick purple put red right the then to up yellow you"
                 " your").split()
 BABYAI_LONGEST = 72
-
-log = logging.getLogger("fastppo")
 
 UNLIMITED = sys.maxsize  # the time limit of an environment without one
 
@@ -97,15 +88,6 @@ def mission_words(space: Any) -> tuple[list[str], int, bool]:
 def words_of(sentence: str) -> list[str]:
     """The words and commas of a sentence."""
     return re.findall(r"\w+|,", sentence)
-
-
-def warn_of_doubled(env: gym.Env) -> None:
-    """Warns of wrappers around `env` that do what training does itself; they stay."""
-    while isinstance(env, gym.Wrapper):
-        if type(env) in DOUBLED:
-            log.warning("the environment is wrapped in %s, and training does the same, faster, by"
-                        " %s: one of them is enough", type(env).__name__, DOUBLED[type(env)])
-        env = env.env
 
 
 class FreshBox2DWorld(gym.Wrapper):

@@ -163,8 +163,7 @@ def restore(ppo, found: Checkpoint) -> None:
     if ppo.step < total < before and coefficients_at(now, 1 - ppo.step / total, begin) != \
             coefficients_at(now, 1 - ppo.step / before, begin):
         log.warning("the schedules, such as the learning rate's, now end at step %d, and no more at"
-                    " %d\n  fix: nothing, if that is meant; else leave total_steps out", total,
-                    before)
+                    " %d, by this run's total_steps", total, before)
 
 
 def _restore_state(ppo, state: dict[str, Any]) -> None:

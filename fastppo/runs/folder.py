@@ -20,7 +20,8 @@ def check_file(path: Path, kind: str) -> None:
     """Raises PathError unless `path` is a file of ours of a `kind`, as far as its header says."""
     fix = f"give the file of a {kind}" + ", or the folder of its run" * (kind != "bundle")
     if not path.is_file():
-        raise PathError(f"{path} is a folder" if path.is_dir() else f"there is no file {path}", fix)
+        raise PathError(f"{path} is a folder without the file of a {kind}" if path.is_dir()
+                        else f"there is no file {path}", fix)
     try:
         with open(path, "rb", opener=open_regular) as file:
             length = int.from_bytes(file.read(8), "little")

@@ -181,7 +181,6 @@ def target_steps(ppo: Any, total_steps: int | None) -> int:
             coefficients_at(ppo.config, 1.0 - min(ppo.step / total, 1.0), ppo.progress.begin))
         if any(after > before for before, after in zip(last, following)):
             log.warning("the learning rate rises, from %.3g to %.3g, because its schedule now ends"
-                        " at step %d\n  fix: nothing, if that is meant; a run that is to be"
-                        " prolonged begins best with its last total_steps, or with"
-                        " anneal_lr=False", last[0], following[0], total)
+                        " at step %d; a run that is to be prolonged begins best with its last"
+                        " total_steps, or with anneal_lr=False", last[0], following[0], total)
     return total

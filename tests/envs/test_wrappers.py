@@ -237,11 +237,11 @@ class OneInfo(Counting):
 
 
 @pytest.mark.parametrize("wrap", [gym.wrappers.NormalizeObservation, gym.wrappers.ClipAction])
-def test_a_wrapper_that_does_what_training_does_is_named_once_and_kept(wrap, caplog):
+def test_a_wrapper_that_does_what_training_does_is_kept(wrap, caplog):
     with PPO(lambda: wrap(gym.make("Pendulum-v1")), **QUICK) as ppo:
         assert type(ppo.collector.vec.envs[0]) is wrap
         ppo.collect()
-    assert caplog.text.count(wrap.__name__) == len(caplog.records) == 1
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("where", ["info", "method"])
