@@ -48,7 +48,8 @@ def test_a_critic_of_other_widths_learns_in_the_kernels_what_it_learns_in_torch(
         found[learner, workers] = ppo.learner.flat.values.numpy().copy()
         again = load(ppo.save(tmp_path / "model.safetensors"))
         obs = ppo.policy.obs_space.sample()
-        assert again.value(obs) == ppo.policy.value(obs)
+        # On a Zen 4 a product of torch's depends in its last bit on where a matrix begins.
+        assert again.value(obs) == pytest.approx(ppo.policy.value(obs), rel=1e-6)
     assert np.array_equal(found["kernel", 0], found["kernel", 3])
     np.testing.assert_allclose(found["kernel", 0], found["torch", 0], atol=1e-4)
 
