@@ -5,10 +5,13 @@ Gymnasium's own CartPole with the same sizes. Needs an idle machine.
 
     python bench/compiled_envs.py solve      seconds until an evaluation of 20 episodes of CartPole
                                              reaches 475, from the constructor on, for 20 seeds
+    python bench/compiled_envs.py pair [ROUNDS]   one run with two workers, and two runs in one
+                                             process each, at the same time, whose speeds are added
 """
 
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +93,25 @@ def print_speeds(rounds):
               f"   collect {collect:.2f} us, update {update:.2f} us", flush=True)
 
 
-if sys.argv[1:] == ["solve"]:
+def print_pairs(rounds):
+    """Prints the speed of one run on two cores beside the sum of two runs on one core each."""
+    first, *_, vector, _ = CASES.values()
+    found = []
+    with ProcessPoolExecutor(2) as pool:
+        for _ in range(rounds):
+            sums = [sum(one[0] for one in pool.map(speed, *zip(*[(*case, 0)] * 2)))
+                    for case in (first, vector)]
+            found.append((speed(*first, 2), *sums))
+    for name, rates in zip(("one run, two workers", "two runs", "two runs of its VectorEnv"),
+                           zip(*((one[0][0], *one[1:]) for one in found))):
+        print(f"{name:30} {np.median(rates):>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
+
+
+if __name__ != "__main__":
+    pass  # a process of the pool
+elif sys.argv[1:] == ["solve"]:
     print_solved()
+elif sys.argv[1:2] == ["pair"]:
+    print_pairs(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
 else:
     print_speeds(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

@@ -61,8 +61,7 @@ def section(all_found: list[dict[str, Any]], names: list[str]) -> str:
 def main() -> None:
     """Measure every task and print the section."""
     request = command_line.read(sys.argv[1:], Bench)
-    options = Bench(**{"against": ("sb3", "rl_games"), **{
-        name: value for name, value in request.options.items() if value is not None}})
+    options = request.options
     names = [name for name in options.peers if PEERS[name].part == "loop"]
     all_found = []
     for env, sizes in TASKS.items():

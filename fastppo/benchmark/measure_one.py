@@ -10,7 +10,8 @@ The limit is the time of a step with nothing but the environment and the network
     limit = cores / seconds per step
 
 A GPU is one device: there the limit is 1 / (environment / cores + FLOPs / GEMM peak of the GPU).
-The environment's time is measured by replaying recorded episodes in one process, without
+The environment's time is measured by replaying recorded episodes in one process, compiled ones row
+after row in C, others without
 Gymnasium's wrappers; the FLOPs are counted from the network; the peak is that of a matrix product.
 """
 
@@ -103,12 +104,13 @@ def env_cost(ppo, recorder: Recorder, seconds: float) -> dict[str, float]:
     return {"step": float(step) / rows, "reset": float(reset) / rows}
 
 
-def vector_cost(ppo, recorder: Recorder, seconds: float, cores: int) -> dict[str, float]:
-    """The median cost of a native vector environment, which steps on all `cores` and autoresets.
+def vector_cost(ppo, recorder: Recorder, env: gym.vector.VectorEnv, seconds: float, cores: int
+                ) -> dict[str, float]:
+    """The median cost of a row of a vector environment, which steps on `cores` and autoresets.
 
     A row in which an environment begins its next episode counts as a step.
     """
-    env, (act, _, valid) = ppo.source.vector, recorder.rollouts[-1]
+    act, _, valid = recorder.rollouts[-1]
     act[~valid] = act[valid][0]  # these steps are resets, but their actions must be legal, too
     stacked = ppo.policy.actions.stacked
     rows, costs, end = [stacked(recorder.to_env(row)) for row in act], [], 0.0
@@ -239,9 +241,14 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
         if time.perf_counter() - start > job.seconds:
             break
     signal_ready()
-    native = ppo.source.vector is not None
-    cost = vector_cost(ppo, recorder, job.seconds, limits.usable_cores()) if native else \
-        env_cost(ppo, recorder, job.seconds)
+    if ppo.source.vector is not None:
+        cost = vector_cost(ppo, recorder, ppo.source.vector, job.seconds, limits.usable_cores())
+    elif ppo.source.row_bytes and ppo.policy.observer.layout.mask is None:
+        one = make_envs(ppo.source.factories[:1])[0].unwrapped
+        rows = one.vector(ppo.config.num_envs, **one.options)
+        cost = vector_cost(ppo, recorder, rows, job.seconds, 1)
+    else:
+        cost = env_cost(ppo, recorder, job.seconds)
     act, both = arithmetic.flops(ppo.policy)
     return {"cost": cost, "act_flops": act, "update_flops": both,
             "peak": arithmetic.peak(ppo.config.device, ppo.config.precision),

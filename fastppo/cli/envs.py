@@ -127,7 +127,7 @@ def description(name: str) -> list[str]:
                 vec.step(vec.action_space.sample())
     return [name, *filled_rows(NAME_COLUMN, {
         **agents, "  observations": obs_space, "  actions": act_space,
-        "  episodes": limits_text(env.spec),
+        "  episodes": limits_text(env.spec or env),
         "  preset": preset_name(name), "  train":
         f"{program()} --env_name={name}{' --vec=envpool' * pool}"})]
 

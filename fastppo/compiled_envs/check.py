@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from fastppo.envs.source import random_actions
 from fastppo.errors import EnvError
-from fastppo.spaces.actions import ActionMapping
-from fastppo.spaces.observations import ObservationLayout
 
 DIFFERENCE = 1e-5  # relative, and absolute near 0
 
@@ -17,16 +16,13 @@ def check_machine_code(python: Any, env: Any, steps: int, seed: int) -> None:
     Raises EnvError for the first field of the state, observation, reward or end that differs by
     more than 1e-5, and for one that is not finite. Python finds an index out of range.
     """
-    actions, layout = ActionMapping(env.action_space), ObservationLayout(
-        env.observation_space, env.action_space)
-    rng, to_env, episode, taken = np.random.default_rng(seed), actions.to_env(), 0, 0
+    action_for, episode, taken = random_actions(env, seed), 0, 0
     while taken < steps:
         answers = [one.reset(seed=seed + episode)[0] for one in (python, env)]
         compare(python, env, answers, f"episode {episode}, reset")
         episode, over = episode + 1, False
         while not over and taken < steps:
-            u, z = rng.random((1, actions.size)), rng.standard_normal((1, actions.size))
-            action = to_env(actions.random(u, z, layout.legal(layout.rows(answers[:1]))))[0]
+            action = action_for(answers[0])
             answers = [one.step(action)[:4] for one in (python, env)]
             taken, over = taken + 1, any(answers[0][2:])
             compare(python, env, answers, f"episode {episode - 1}, step {int(python.row.length)}")

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from fastppo.compiled_envs.rows import EPISODE, LENGTH, STREAM, RowLayout
 from fastppo.envs.wrappers import UNLIMITED
-from fastppo.errors import ConfigError
+from fastppo.errors import ConfigError, user_code
 from fastppo.machine import kernels
 
 log = logging.getLogger("fastppo")
@@ -41,7 +41,8 @@ class CompiledEnv(gym.Env):
     def __init__(self, render_mode: str | None = None, **options: Any):
         layout, self.render_mode = self.layout, render_mode
         self.options = getattr(self.definition, "options", {}) | options
-        self.limit = getattr(self.definition, "max_episode_steps", None) or UNLIMITED
+        self.max_episode_steps = getattr(self.definition, "max_episode_steps", None)
+        self.limit = self.max_episode_steps or UNLIMITED
         self.obs = np.zeros((1, *layout.obs_shape), layout.obs)
         self.action, self.reward = np.zeros(layout.act_shape, layout.act), np.zeros(1)
         self.code = Interpreted(self.definition)
@@ -139,7 +140,8 @@ class Interpreted:
 
     def observe(self, env: CompiledEnv) -> None:
         """Fills env.obs, which is zeros."""
-        self.user.observe(env.row.state, env.obs[0])
+        if self.user.observe(env.row.state, env.obs[0]) is not None:
+            raise ValueError("observe must write into obs, and return nothing")
 
 
 def code_of(env: CompiledEnv) -> Any:
@@ -160,9 +162,10 @@ def code_of(env: CompiledEnv) -> Any:
     if numba.config.DISABLE_JIT or not kernels.COMPILED:
         return python
     from fastppo.compiled_envs.machine_code import MachineCode, from_library
+    from fastppo.envs.source import random_actions
     if not any(from_library(getattr(python.user, name)) for name in FUNCTIONS):
-        env.reset(seed=0)
-        env.step(env.action)
+        with user_code(ConfigError, f"the first step of {kind.__name__}, taken in Python,", ""):
+            env.step(random_actions(env, 0)(env.reset(seed=0)[0]))
     return MACHINE_CODES.setdefault(kind, MachineCode(kind, python))
 
 

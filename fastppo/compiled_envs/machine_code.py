@@ -5,6 +5,7 @@ Each is a C function of addresses, see csrc/envs/rows.h; it returns -1 if it has
 
 import ctypes
 import hashlib
+import linecache
 import os
 import re
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ from typing import Any, Callable, Iterator, Sequence
 import numpy as np
 from numba import carray, cfunc, njit, types
 from numba.core import config as numba_config
+from numba.core.dispatcher import Dispatcher
 from numba.core.typing.arraydecl import RecordAttribute
 from numba.extending import overload, overload_method
 
@@ -156,6 +158,8 @@ class MachineCode:
         answer = self.calls[number](*env.places[number])
         if answer < 0:
             env.memory[:], name = before, [*ADDRESSES][number]
+            if from_library(getattr(self.python.user, name)):
+                raise RuntimeError(f"{name} of the shared library has returned {answer}")
             getattr(self.python, name)(env)
             raise RuntimeError(FAILS)
         return answer
@@ -197,19 +201,23 @@ def c_function(name: str, function: Any, label: str, names: dict[str, Any]) -> A
     try:
         return cfunc(signature)(wrapper).ctypes
     except Exception as error:  # Numba raises many
-        raise ConfigError(f"Numba cannot compile {label}: {reason_of(error)}") from error
+        reason = reason_of(error, file, function.__code__.co_firstlineno)
+        raise ConfigError(f"Numba cannot compile {label}: {reason}") from None
 
 
 def code_digest(function: Any, *more: Any) -> str:
     """A digest of a function's code, of the values that it has from outside, and of `more`.
 
-    And of this package, which calls it; but not of functions that it calls itself.
+    The same of the compiled functions that it calls, and of this package, which calls it.
     """
-    code, outside = function.__code__, function.__globals__
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    constants = [outside.get(name) for name in code.co_names]
-    text = repr((function.__module__, *map(value_text, (code, *cells, *constants)), more))
-    return hashlib.sha256(OURS + text.encode()).hexdigest()[:12]
+    functions, texts = [function], []
+    for one in functions:  # which grows meanwhile
+        values = [cell.cell_contents for cell in one.__closure__ or ()]
+        values += [one.__globals__.get(name) for name in one.__code__.co_names]
+        texts += one.__module__, *map(value_text, (one.__code__, *values))
+        helpers = [x.py_func for x in values if isinstance(x, Dispatcher)]
+        functions += [x for x in helpers if x not in functions]
+    return hashlib.sha256(OURS + repr((texts, more)).encode()).hexdigest()[:12]
 
 
 def value_text(value: Any) -> str:
@@ -242,11 +250,11 @@ def cache_folder() -> Iterator[bool]:
         numba_config.CACHE_DIR = before
 
 
-def reason_of(error: Exception) -> str:
-    """Numba's reason and the line of the user's file, without its page of types."""
+def reason_of(error: Exception, file: str, line: int) -> str:
+    """Numba's reason and its line of `file`, without its page of types; else the function's."""
     text = re.sub(r"Failed in nopython.*\n", "", str(error))
     reason = re.split(r"\n\s*\n|\nDuring|\nThere are", text)[0] or type(error).__name__
     if call := re.search(r">>> (.+)", text):
         reason += f" {call[1]}"
-    place = re.search(r'(File ".+", line \d+):\n(?:.*\n)*?(.*)\n *\^', text)
-    return f"{reason}\n  {place[1]}: {place[2].strip()}" if place else reason
+    line = int((re.search(rf'{re.escape(Path(file).name)}", line (\d+):', text) or (0, line))[1])
+    return f'{reason}\n  File "{file}", line {line}: {linecache.getline(file, line).strip()}'

@@ -90,7 +90,7 @@ class RowLayout:
         options = {"none": 0} | getattr(definition, "options", {})  # Numba has no empty record
         self.state = np.dtype(state, align=True) if isinstance(state, list) else np.dtype(state)
         if self.state.hasobject or not self.state.names:
-            raise ConfigError(f"the state of {definition.__name__} is {self.state}, but must be a"
+            raise ConfigError(f"the state of {definition.__name__} is {state}, but must be a"
                               " record of numbers: [(name, dtype), (name, dtype, shape), ...]")
         if taken := [name for name in (*self.state.names, *options) if hasattr(np.record, name)]:
             raise ConfigError(f"{definition.__name__} has a field {taken[0]!r}, which NumPy's"

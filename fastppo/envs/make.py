@@ -237,7 +237,7 @@ def make_envs(factories: Sequence[Factory], first: int = 0, name: str = "") -> l
                 raise isinstance(factory, EnvFactory) and _settings_error(factory, error) or \
                     faults.env_error(f"environment {e} ({name}before its first episode)",
                                      "its constructor", error,
-                                     "call its factory alone until that works") from error
+                                     "make it alone, without fastppo, until that works") from error
             spaces_of(envs[-1])
         if len({id(env.unwrapped) for env in envs}) < len(envs):
             raise EnvError("the environment's factory returned the same object twice",

@@ -3,7 +3,7 @@
 import math
 from functools import partial
 from time import perf_counter
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
-from fastppo.envs.wrappers import unchecked_step, warn_of_doubled
+from fastppo.envs.wrappers import unchecked_step
 from fastppo.errors import ConfigError, Omit, SpaceError
 from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.actions import ActionMapping
@@ -95,7 +95,6 @@ class EnvSource:
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
             self.row_bytes = row_bytes(envs)
             self._use_agents({len(env.game.agents) if hasattr(env, "game") else 1 for env in envs})
-            warn_of_doubled(envs[0])
             if show_masks and self.config.agents == 1:  # those of games are in their observations
                 with limit("reset()"):
                     some = isinstance(first[0], Dict) or any(
@@ -167,6 +166,19 @@ def row_bytes(envs: Sequence[gym.Env]) -> int:
     return envs[0].unwrapped.layout.row.itemsize if machine and bare and len(kinds) == 1 else 0
 
 
+def random_actions(env: Any, seed: int) -> Callable[[Any], Any]:
+    """A function that draws a legal action for an observation."""
+    actions, layout = ActionMapping(env.action_space), ObservationLayout(
+        env.observation_space, env.action_space)
+    rng, to_env = np.random.default_rng(seed), actions.to_env()
+
+    def draw(obs: Any) -> Any:
+        u, z = rng.random((1, actions.size)), rng.standard_normal((1, actions.size))
+        return to_env(actions.random(u, z, layout.legal(layout.rows([obs]))))[0]
+
+    return draw
+
+
 def step_seconds(env: gym.Env) -> float:
     """Seconds of a step of `env` under random legal actions, with its share of the resets.
 
@@ -175,14 +187,9 @@ def step_seconds(env: gym.Env) -> float:
     """
     try:
         with preserved_global_rng():
-            actions = ActionMapping(env.action_space)
-            layout = ObservationLayout(env.observation_space, env.action_space)
-            rng = np.random.default_rng(0)
-            obs, steps, seconds = env.reset(seed=0)[0], 0, 0.0
+            action_for, obs, steps, seconds = random_actions(env, 0), env.reset(seed=0)[0], 0, 0.0
             while steps <= MOST_STEPS and seconds < MOST_SECONDS:
-                u, z = rng.random((1, actions.size)), rng.standard_normal((1, actions.size))
-                mask = layout.legal(layout.rows([obs]))
-                action = actions.to_env()(actions.random(u, z, mask))[0]
+                action = action_for(obs)
                 begin = perf_counter()
                 obs, _, term, trunc, _ = env.step(action)
                 if term or trunc:

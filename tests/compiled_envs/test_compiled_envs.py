@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 from compiled_for_tests import C_CODE, Cards, Drift, Push, in_python
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.utils.env_checker import check_env
 from interruption import Interruption
 from source_tree import ROOT
@@ -175,6 +175,8 @@ def test_an_error_of_a_function_has_its_line_and_the_place(workers):
     (dict(step=lambda state, action, rng: (1e300, False)), "the reward is 1e"),
     (dict(step=lambda state, action, rng: 1.0), "cannot unpack|not iterable"),
     (dict(observe=lambda state, obs: obs.fill(state.missing)), "missing"),
+    (dict(observe=lambda state, obs: np.zeros(2)), "observe must write into obs"),
+    (dict(reset=lambda self, state, rng, options: None), "missing 1 required positional"),
 ])
 def test_what_is_wrong_with_a_function_is_said(functions, text):
     with pytest.raises((EnvError, ConfigError), match=text):
@@ -195,7 +197,51 @@ def test_numba_says_what_it_cannot_compile_and_where():
         small(step=step)()
     text = str(caught.value)
     assert "Small.step" in text and "default_rng" in text and "test_compiled_envs.py" in text
-    assert len(text) < 400, text
+    assert "return float(np.random" in text and len(text) < 400, text
+    assert caught.value.__suppress_context__  # its chain is a page
+
+
+def test_numba_may_say_no_line_and_the_function_is_named():
+    def step(state, action, rng):
+        state.cells = np.zeros(3)
+        return 1.0, False
+    with pytest.raises(ConfigError, match=r"(?s)Small.step: .*line \d+: def step\(state"):
+        small(step=step, state=[("place", "f8"), ("cells", "f8", 3)])()
+
+
+@pytest.mark.parametrize("space", [Discrete(2, start=1), Box(0.5, 2.0, (1,), np.float32)])
+def test_an_environment_may_fail_for_actions_that_are_not_legal(space):
+    def step(state, action, rng):
+        return math.log(np.sum(action)), False
+    assert small(step=step, action_space=space)()
+
+
+def test_an_environment_may_fail_for_actions_that_its_mask_forbids():
+    def step(state, action, rng):
+        if action == 0:
+            raise ValueError("forbidden")
+        return 1.0, False
+
+    def observe(state, obs):
+        obs.action_mask[1:] = 1
+    small(step=step, observe=observe, action_space=Discrete(3), observation_space=Dict(
+        place=Box(0, 1, (1,)), action_mask=MultiBinary(3))).check(20)
+
+
+def test_another_constant_of_a_helper_is_other_code():
+    def made(speed):
+        @numba.njit
+        def inner():
+            return speed
+
+        @numba.njit
+        def moved(place):
+            return place + inner()
+
+        def step(state, action, rng):
+            return moved(0.0), False
+        return small(step=step)()
+    assert [env.reset(seed=1) and env.step(0)[1] for env in map(made, (0.25, 0.5))] == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), [
@@ -355,12 +401,14 @@ def test_random_numbers_are_a_function_of_the_seed_and_the_count():
 
 
 def test_functions_of_a_shared_library_are_taken_as_they_are(tmp_path):
-    (tmp_path / "small.c").write_text(C_CODE)
+    (tmp_path / "small.c").write_text(C_CODE + "int32_t fails(void) { return -1; }\n")
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", tmp_path / "small.so",
                     tmp_path / "small.c"], check=True)
     library = ctypes.CDLL(str(tmp_path / "small.so"))
     native = small(reset=library.reset, step=library.step, observe=library.observe)
     assert run_of(native) == run_of(small())
+    with pytest.raises(EnvError, match="step of the shared library has returned -1"):
+        run_of(small(reset=library.reset, step=library.fails, observe=library.observe))
 
 
 def test_machine_code_is_kept_in_a_private_folder(tmp_path):
