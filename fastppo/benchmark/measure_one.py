@@ -112,8 +112,9 @@ def vector_cost(ppo, recorder: Recorder, env: gym.vector.VectorEnv, seconds: flo
     """
     act, _, valid = recorder.rollouts[-1]
     act[~valid] = act[valid][0]  # these steps are resets, but their actions must be legal, too
-    stacked = ppo.policy.actions.stacked
-    rows, costs, end = [stacked(recorder.to_env(row)) for row in act], [], 0.0
+    rows = [ppo.policy.actions.stacked(recorder.to_env(np.repeat(
+        row, env.num_envs // len(row), 0))) for row in act]
+    costs, end = [], 0.0
     env.reset(seed=ppo.config.seed)
     while not costs or time.perf_counter() < end:
         start = time.perf_counter()
@@ -245,7 +246,7 @@ def measure_limit(ppo, job: Measurement) -> dict[str, Any]:
         cost = vector_cost(ppo, recorder, ppo.source.vector, job.seconds, limits.usable_cores())
     elif ppo.source.row_bytes and ppo.policy.observer.layout.mask is None:
         one = make_envs(ppo.source.factories[:1])[0].unwrapped
-        rows = one.vector(ppo.config.num_envs, **one.options)
+        rows = one.vector(ppo.config.num_envs * -(-1024 // ppo.config.num_envs), **one.options)
         cost = vector_cost(ppo, recorder, rows, job.seconds, 1)
     else:
         cost = env_cost(ppo, recorder, job.seconds)

@@ -23,8 +23,6 @@ from fastppo.update.optimizers import Adam
 from fastppo.update.schedules import Coefficients
 from fastppo.update.statistics import LOSSES, Statistics
 
-TRIED = 50  # updates, of which one goes the way that was slower
-
 
 def policy_plan(policy: Policy, flat: FlatParameters) -> PolicyPlan:
     """The layers of a built-in network for the compiled policy (see compiled/support.py)."""
@@ -66,7 +64,8 @@ class CompiledLearner(Learner):
         """Idle workers; they read all rows of the rollout buffer, and cannot help with others."""
         able = self.shared is not None and not self.transforms \
             and rollout is self.shared.rollout and rollout.valid.all()
-        shared = (self.took[True] <= self.took[False]) != (self.last_iteration % TRIED == 2)
+        # One update of fifty goes the way that was slower, to be timed.
+        shared = (self.took[True] <= self.took[False]) != (self.last_iteration % 50 == 2)
         return self._timed(shared, coefs) if able else nullcontext(False)
 
     @contextmanager

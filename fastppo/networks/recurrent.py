@@ -128,7 +128,7 @@ class RecurrentEncoder(nn.Module):
     """An encoder followed by a recurrent cell, whose output are the features [b size].
 
     Weights begin orthogonal, drawn from `generator`, biases at 0 [37 details, number 32]; but those
-    of a minGRU's z from 0 to -5, for memories of 2 to 150 steps [Tallec 2018,
+    of a minGRU's z from 0 to -3, for memories of 2 to 21 steps [Tallec 2018,
     arXiv:1804.11188]. The state is one row of `state_size` numbers; for an LSTM these are its
     output and its cell state.
     """
@@ -147,7 +147,7 @@ class RecurrentEncoder(nn.Module):
             else:
                 nn.init.zeros_(x)
         if kind == "mingru":
-            self.cell.bias.data[size:] = torch.linspace(0, -5, size)
+            self.cell.bias.data[size:] = torch.linspace(0, -3, size)
 
     def forward(self, obs: Any, state: Tensor) -> tuple[Tensor, Tensor]:
         """(features [b f], next state [b s]) of one step."""
