@@ -96,22 +96,23 @@ def print_speeds(rounds):
 def print_pairs(rounds):
     """Prints the speed of one run on two cores beside the sum of two runs on one core each."""
     first, *_, vector, _ = CASES.values()
-    found = []
+    pairs = {"two runs": first, "two runs of its VectorEnv": vector}
+    found = {name: [] for name in ("one run, two workers", *pairs)}
     with ProcessPoolExecutor(2) as pool:
         for _ in range(rounds):
-            sums = [sum(one[0] for one in pool.map(speed, *zip(*[(*case, 0)] * 2)))
-                    for case in (first, vector)]
-            found.append((speed(*first, 2), *sums))
-    for name, rates in zip(("one run, two workers", "two runs", "two runs of its VectorEnv"),
-                           zip(*((one[0][0], *one[1:]) for one in found))):
+            found["one run, two workers"].append(speed(*first, 2)[0])
+            for name, case in pairs.items():
+                both = [pool.submit(speed, *case, 0) for _ in range(2)]
+                found[name].append(sum(one.result()[0] for one in both))
+    for name, rates in found.items():
         print(f"{name:30} {np.median(rates):>9,.0f} ({min(rates):,.0f} to {max(rates):,.0f})")
 
 
-if __name__ != "__main__":
-    pass  # a process of the pool
-elif sys.argv[1:] == ["solve"]:
-    print_solved()
-elif sys.argv[1:2] == ["pair"]:
-    print_pairs(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
-else:
-    print_speeds(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+if __name__ == "__main__":  # and not in a process of the pool
+    what, *rest = sys.argv[1:] or ["speeds"]
+    if what == "solve":
+        print_solved()
+    elif what == "pair":
+        print_pairs(int(rest[0]) if rest else 3)
+    else:
+        print_speeds(3 if what == "speeds" else int(what))

@@ -1,13 +1,13 @@
 """Memories on CartPole without velocities: their speed beside an MLP's, and what they learn.
 
-And in a corridor that shows a sign at its begin, which says the way to turn at its end.
+And in a corridor, with the defaults: a sign at its start says the way to turn at its end.
 
     python bench/memory.py speed [ROUNDS]     training steps per second, in turns; sb3-contrib's
                                               RecurrentPPO, too, if it is installed
     python bench/memory.py learn [KIND ...]   evaluations after 100,000 steps, seeds 1 to 8
     python bench/memory.py corridor [KIND ...]   after 200,000 steps, of 3 to 25 steps, seeds 1 to 4
 
-All have two layers of 64 for actor and critic each, of which a memory is the second one.
+On CartPole actor and critic have two layers of 64 each, of which a memory is the second one.
 """
 
 import statistics
@@ -28,9 +28,7 @@ ENVS, STEPS, MINIBATCHES, EPOCHS, LR = 8, 128, 4, 10, 1e-3
 MEMORY = {"hidden_sizes": (64,), "rnn_size": 64}
 KINDS = {"mlp": {"hidden_sizes": (64, 64)}, "gru": MEMORY | {"rnn": "gru"},
          "mingru": MEMORY | {"rnn": "mingru"}}
-
-
-LENGTHS = 3, 12, 25
+LENGTHS = 3, 12, 25  # of corridors, in steps
 
 
 @compiled_env
@@ -44,7 +42,7 @@ class Corridor:
     options = {"length": 12}
 
     def reset(state, rng, options):
-        """At the begin."""
+        """At the start."""
         state.sign = 1 if rng.random() < 0.5 else -1
         state.length = options.length
 

@@ -17,11 +17,11 @@ import json
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import perf_counter
 
 import gymnasium
 import numpy as np
@@ -34,7 +34,6 @@ DEVELOPMENT = {
     "LunarLanderContinuous-v3": 250_000, "BipedalWalker-v3": 1_500_000,
     "InvertedPendulum-v5": 100_000, "Reacher-v5": 500_000, "HalfCheetah-v5": 500_000,
     "Hopper-v5": 1_000_000, "Walker2d-v5": 1_000_000}
-CLOCK = time.perf_counter
 
 
 class Marks:
@@ -46,16 +45,16 @@ class Marks:
     def __init__(self, steps: int, evaluate: Callable[[], float]):
         self.every, self.evaluate = steps / EVALUATIONS, evaluate
         self.steps, self.returns = [], []
-        self.seconds, self.since = 0.0, CLOCK()
+        self.seconds, self.since = 0.0, perf_counter()
 
     def reached(self, step: int, ended: bool = False) -> bool:
         """Evaluate if `step` is the first one after a mark, or training has ended; returns True."""
         done = len(self.steps) + 1
         if ended or done < EVALUATIONS and step >= done * self.every:
-            self.seconds += CLOCK() - self.since
+            self.seconds += perf_counter() - self.since
             self.steps.append(step)
             self.returns.append(round(float(self.evaluate()), 3))
-            self.since = CLOCK()
+            self.since = perf_counter()
         return True
 
     def result(self) -> dict:
@@ -173,8 +172,8 @@ def _installed(package: str) -> bool:
 
 def run_all(args: argparse.Namespace) -> None:
     """All runs of the command line that are not stored, `--jobs` at a time, seed by seed."""
-    wanted = [(args.names[0], task, seed, args.settings) for seed in args.seeds
-              for task in args.tasks if not path_of(args.names[0], task, seed).exists()]
+    wanted = [(name, task, seed, args.settings) for name in args.names for seed in args.seeds
+              for task in args.tasks if not path_of(name, task, seed).exists()]
     with ProcessPoolExecutor(args.jobs, max_tasks_per_child=1) as pool:
         for line in pool.map(run, *zip(*wanted)):
             print(line, flush=True)
@@ -205,8 +204,7 @@ def table(args: argparse.Namespace) -> None:
             ("P(better than the first)", [
                 bootstrapped((*scores[name], *scores[args.names[0]]), improvement_over)
                 for name in args.names])]:
-        print(f"{title:26}", *(f"{x.value:8.3f} ({x.low:.3f}, {x.high:.3f})"[:22].rjust(22)
-                               for x in found))
+        print(f"{title:26}", *(f"{x.value:7.3f} ({x.low:.3f}, {x.high:.3f})" for x in found))
 
 
 def main() -> None:
