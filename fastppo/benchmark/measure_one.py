@@ -10,9 +10,9 @@ The limit is the time of a step with nothing but the environment and the network
     limit = cores / seconds per step
 
 A GPU is one device: there the limit is 1 / (environment / cores + FLOPs / GEMM peak of the GPU).
-The environment's time is measured by replaying recorded episodes in one process, compiled ones row
-after row in C, others without
-Gymnasium's wrappers; the FLOPs are counted from the network; the peak is that of a matrix product.
+The environment's time is measured in one process, by replaying recorded episodes without
+Gymnasium's wrappers, or of compiled environments recorded actions in many rows; the FLOPs are
+counted from the network; the peak is that of a matrix product.
 """
 
 import json

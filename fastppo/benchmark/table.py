@@ -144,9 +144,8 @@ def answer(found: dict[str, Any]) -> list[str]:
     place = f"{count} worker process{'es' * (count > 1)}" if count else "the main process alone"
     parts = [f"{abs(value) / whole:.0%} {WHY[name]}" for name, value in seconds.items()]
     speed = f"{loop['median']:,.0f} steps per second, with {place}"
-    sound = loop["share"] <= HIGHEST_SHARE, min(seconds.values()) >= LOWEST_PART * whole
-    return [f"fastest   {speed if sound[0] else VOID}",
-            *[f"time      {', '.join(parts)}"] * bool(sound[1])]
+    time = [f"time      {', '.join(parts)}"] if min(seconds.values()) >= LOWEST_PART * whole else []
+    return [f"fastest   {speed if loop['share'] <= HIGHEST_SHARE else VOID}", *time]
 
 
 def head(found: dict[str, Any]) -> list[str]:

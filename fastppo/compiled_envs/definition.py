@@ -165,7 +165,8 @@ def code_of(env: CompiledEnv) -> Any:
     from fastppo.envs.source import random_actions
     if not any(from_library(getattr(python.user, name)) for name in FUNCTIONS):
         with user_code(ConfigError, f"the first step of {kind.__name__}, taken in Python,", ""):
-            env.step(random_actions(env, 0)(env.reset(seed=0)[0]))
+            obs, _ = env.reset(seed=0)
+            env.step(random_actions(env, 0)(obs))
     return MACHINE_CODES.setdefault(kind, MachineCode(kind, python))
 
 

@@ -21,7 +21,7 @@ SIZES = dict(num_envs=6, num_steps=48, num_minibatches=2, epochs=2)  # shards: 4
 
 @pytest.fixture
 def cores(monkeypatch):
-    """As many helpers as asked for, whatever cores this machine has, also in small minibatches."""
+    """As many helpers as asked for, whatever cores this machine has."""
     return lambda count: monkeypatch.setattr(limits, "usable_cores", lambda: count)
 
 

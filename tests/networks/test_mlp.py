@@ -47,6 +47,8 @@ def test_a_critic_of_other_widths_learns_in_the_kernels_what_it_learns_in_torch(
         ppo.learn(96)
         found[learner, workers] = ppo.learner.flat.values.numpy().copy()
         again = load(ppo.save(tmp_path / "model.safetensors"))
+        for one, other in zip(again.parameters(), ppo.policy.parameters(), strict=True):
+            assert torch.equal(one, other)
         obs = ppo.policy.obs_space.sample()
         # On a Zen 4 a product of torch's depends in its last bit on where a matrix begins.
         assert again.value(obs) == pytest.approx(ppo.policy.value(obs), rel=1e-6)
