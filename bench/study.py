@@ -1,7 +1,8 @@
 """Runs the study of bench/study.md, and prints its tables; what is stored is not run again.
 
-    python bench/study.py run none --seeds 101 102 103 104 105 --jobs 2     # the defaults
-    python bench/study.py run preset --seeds 1 2 3 4 5
+    python bench/study.py run none --seeds 101 102 103 104 105 --jobs 2        # without a preset
+    python bench/study.py run general --seeds 1 2 3 4 5 --tasks unseen      # the preset general
+    python bench/study.py run preset --seeds 1 2 3 4 5                      # each task's own
     python bench/study.py run kl --settings '{"adaptive_kl": 0.01}' --seeds 101 102
     PYTHON bench/study.py run sb3 --seeds 1 2 3 4 5      # with stable-baselines3 alone installed
     PYTHON bench/study.py run zoo --seeds 1 2 3 4 5      # with rl_zoo3, too
@@ -23,17 +24,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
-import gymnasium
 import numpy as np
+from study_tasks import DEVELOPMENT, SETS, environment, make
 
 HERE = Path(__file__).parent / "study"
-EVALUATIONS, EPISODES = 20, 20
-DEVELOPMENT = {
-    "CartPole-v1": 100_000, "Acrobot-v1": 80_000, "MountainCar-v0": 500_000,
-    "MountainCarContinuous-v0": 50_000, "Pendulum-v1": 100_000, "LunarLander-v3": 400_000,
-    "LunarLanderContinuous-v3": 250_000, "BipedalWalker-v3": 1_500_000,
-    "InvertedPendulum-v5": 100_000, "Reacher-v5": 500_000, "HalfCheetah-v5": 500_000,
-    "Hopper-v5": 1_000_000, "Walker2d-v5": 1_000_000}
+EVALUATIONS = 20
+STEPS = {task: steps for tasks in SETS.values() for task, steps in tasks.items()}
+
+
+def episodes(task: str) -> int:
+    """The episodes of an evaluation."""
+    return 20 if task in DEVELOPMENT else 5
 
 
 class Marks:
@@ -65,9 +66,9 @@ class Marks:
 def ours(task: str, seed: int, steps: int, settings: dict) -> dict:
     """Train with settings of fastppo, in one process."""
     from fastppo import PPO
-    with PPO(task, seed=seed, num_workers=0, progress="none",
+    with PPO(environment(task), seed=seed, num_workers=0, progress="none",
              **{"total_steps": steps} | settings) as ppo:
-        marks = Marks(steps, lambda: ppo.evaluate(EPISODES).mean)
+        marks = Marks(steps, lambda: ppo.evaluate(episodes(task)).mean)
         ppo.learn(callbacks=lambda ppo, stats: marks.reached(ppo.step))
         marks.reached(ppo.step, ended=True)
         return marks.result()
@@ -82,8 +83,8 @@ def theirs(task: str, seed: int, steps: int, tuned: bool) -> dict:
     from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
     torch.set_num_threads(1)
     model = zoo_model(task, seed, steps) if tuned else PPO(
-        "MlpPolicy", make_vec_env(task, seed=seed), seed=seed, device="cpu")
-    training, envs = model.get_env(), make_vec_env(task, n_envs=5, seed=seed + 10_000)
+        "MlpPolicy", make_vec_env(environment(task), seed=seed), seed=seed, device="cpu")
+    training, envs = model.get_env(), make_vec_env(environment(task), n_envs=5, seed=seed + 10_000)
     if normalises := isinstance(training, VecNormalize):
         envs = VecNormalize(envs, training=False, norm_reward=False)
 
@@ -91,7 +92,7 @@ def theirs(task: str, seed: int, steps: int, tuned: bool) -> dict:
         if normalises:
             sync_envs_normalization(training, envs)
         envs.seed(seed + 10_000)
-        return float(evaluate_policy(model, envs, EPISODES)[0])
+        return float(evaluate_policy(model, envs, episodes(task))[0])
 
     marks = Marks(steps, evaluate)
     model.learn(steps, callback=lambda local, _: marks.reached(model.num_timesteps))
@@ -118,7 +119,7 @@ def zoo_model(task: str, seed: int, steps: int):
 
 def random_return(task: str) -> float:
     """The mean return of 100 episodes of uniformly random actions."""
-    with gymnasium.make(task) as env:
+    with make(task) as env:
         env.action_space.seed(0)
         total = 0.0
         for episode in range(100):
@@ -133,13 +134,13 @@ def random_return(task: str) -> float:
 
 def run(name: str, task: str, seed: int, settings: dict) -> str:
     """One run, stored as one file; its line."""
-    steps = DEVELOPMENT[task]
+    steps = STEPS[task]
     if name == "random":
         found = {"returns": [random_return(task)]}
     elif name in ("sb3", "zoo"):
         found = theirs(task, seed, steps, name == "zoo")
     else:
-        preset = "auto" if name == "preset" else "none"
+        preset = {"preset": "auto", "general": "general"}.get(name, "none")
         found = ours(task, seed, steps, {"preset": preset} | settings)
     about = {"name": name, "task": task, "seed": seed, "settings": settings, "made": made_on()}
     path = path_of(name, task, seed)
@@ -151,7 +152,7 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
 
 def path_of(name: str, task: str, seed: int) -> Path:
     """The file of a run."""
-    return HERE / name / f"{task}-{seed}.json"
+    return HERE / name / f"{task.replace('/', '_')}-{seed}.json"
 
 
 def made_on() -> str:
@@ -212,11 +213,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", choices=["run", "table"])
     parser.add_argument("names", nargs="+", help="sb3, zoo, random, preset, none, or another one")
-    parser.add_argument("--tasks", nargs="+", default=[*DEVELOPMENT], choices=[*DEVELOPMENT])
+    parser.add_argument("--tasks", nargs="+", default=["development"], choices=[*SETS, *STEPS],
+                        help="of study_tasks.py, or one of its sets")
     parser.add_argument("--seeds", nargs="+", type=int, required=True)
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON; without a preset")
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
+    args.tasks = [task for name in args.tasks for task in SETS.get(name, {name: 0})]
     run_all(args) if args.verb == "run" else table(args)
 
 

@@ -49,8 +49,9 @@ FAMILY = """
 ## Presets
 
 A preset is a set of defaults for a family of environments, looked up by the environment's id
-(`--preset=auto`) or named (`--preset=cartpole`); `--preset=none` is none. Settings that you give
-always win over the preset.
+(`--preset=auto`) or named (`--preset=cartpole`). All other environments, such as your own, have
+`general`; `--preset=none` is none, so the defaults above. Settings that you give always win over
+the preset.
 
 | preset | for | what it changes |
 |---|---|---|
@@ -70,7 +71,7 @@ def page() -> str:
     parts.append(VERBS_TEXT)
     parts.append(FAMILY)
     for name, values in PRESETS.items():
-        ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name)
+        ids = ", ".join(env for env, preset in FAMILIES.items() if preset == name) or "all others"
         changes = " ".join(f"`{key}={format_value(value)}`" for key, value in values.items()
                            if value != settings()[key].default)
         parts.append(f"| `{name}` | {ids} | {changes} |\n")

@@ -102,9 +102,9 @@ class Config:
     """Losing a life ends the episode in training; returns and evaluation are of whole games; for
     preprocessing=atari [baselines: on]"""
     preset: str = setting("auto", "not_learnt of_run", rule=rules.ANYTHING)
-    """Defaults for a family of environments: auto (looked up by env_name), none, the name of a
-    preset, or a file of settings of your own, .toml or .json; settings that you give take
-    precedence"""
+    """Defaults for a family of environments: auto (looked up by env_name, general for all others),
+    none, the name of a preset, or a file of settings of your own, .toml or .json; settings that you
+    give take precedence"""
     seed: int | None = setting(None, "basic not_learnt of_rank", rule=rules.whole(0, 2**63 - 1))
     """Seed of all random numbers, 0 to 2**63 - 1; none: drawn at random, printed and saved"""
     total_steps: int = setting(1_000_000, "basic resumable")
@@ -149,8 +149,9 @@ class Config:
     """Distribution of Box actions: gaussian (state-independent standard deviation), state_gaussian
     (the network returns the standard deviation too), squashed (tanh of a gaussian), beta (between
     the bounds) [Schulman 2017, section 6.1]"""
-    log_std_init: float = setting(0.0, rule=rules.between(-40, 40))
-    """Initial log standard deviation of normally distributed Box actions
+    log_std_init: float | Literal["auto"] = setting(0.0, rule=rules.LOG_STD, form="auto")
+    """Initial log standard deviation of normally distributed Box actions; auto: that of half an
+    action's range, of 1 where it has no bounds, divided by the square root of the number of actions
     [CleanRL ppo_continuous_action]"""
     std: float | str | None = setting(
         None, "of_network", rule=rules.STD, form="FLOAT%", needs_torch="acting")

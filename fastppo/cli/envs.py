@@ -85,7 +85,7 @@ def overview(found: dict, missing: bool) -> list[str]:
                 specs = []
             groups: dict[str, str] = {}
             for spec in specs:
-                preset = f"  {preset_name(spec.id).replace('none', '-')}"
+                preset = f"  {preset_name(spec.id)}"
                 groups[preset] = f"{groups.get(preset, '')} {spec.id}".strip()
             lines += ["", *filled_rows(NAME_COLUMN, {family.name: about}),
                       *filled_rows(PRESET_COLUMN, groups)]

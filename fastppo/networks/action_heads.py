@@ -25,6 +25,7 @@ from fastppo.spaces.leaves import MASKED_LOGIT, choice_counts, leaves, subspaces
 
 LOG_TWO_PI = math.log(2 * math.pi)
 DEFAULT_CONFIG = Config()
+WIDE = 1e6  # half of a range that says nothing about sizes of actions
 
 
 class Head(nn.Module):
@@ -195,11 +196,13 @@ class StateGaussian(Normal):
     Source: Haarnoja 2018 lets the std depend on the state; softplus: Andrychowicz 2021, choice C59.
     """
 
-    def __init__(self, size: int, log_std_init: float, bounds_map: str, scale: float, floor: float):
+    def __init__(self, size: int, log_std_init: float | Tensor, bounds_map: str, scale: float,
+                 floor: float):
         super().__init__(2 * size, "n" * size, size)
         self.bounds_map, self.scale, self.floor = bounds_map, scale, floor
-        start = math.exp(log_std_init) / scale
-        self.shift = start + math.log(-math.expm1(-start))
+        start = torch.as_tensor(log_std_init, dtype=torch.float64).exp() / scale
+        shift = start + torch.log(-torch.expm1(-start))
+        self.register_buffer("shift", shift.float(), persistent=False)
 
     def normal(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """(mean [b a], std [b a])."""
@@ -285,12 +288,12 @@ class GSDE(Normal):
 
     EDGE = 1e-6
 
-    def __init__(self, size: int, features: int, log_std_init: float, bounds_map: str,
+    def __init__(self, size: int, features: int, log_std_init: float | Tensor, bounds_map: str,
                  noise_steps: int | None):
         super().__init__(size + features, "n" * (features * size), size)
         self.bounds_map, self.noise_steps, self.components = bounds_map, noise_steps, size
-        start = torch.full((features, size), float(log_std_init), dtype=torch.float32)
-        self.log_std = nn.Parameter(start)
+        start = torch.as_tensor(log_std_init, dtype=torch.float32).expand(features, size)
+        self.log_std = nn.Parameter(start.clone())
 
     def draw(self, params: Tensor, noise: Tensor) -> Tensor:
         """Samples act [b a] from standard normal noise [b f*a]."""
@@ -366,6 +369,8 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
     bounds_map = "scale" if config.action_scaling else "clip"
     if fixed := config.std is not None:
         init = torch.from_numpy(np.log(fixed_std(space, config))).float()
+    elif init == "auto":
+        init = torch.from_numpy(np.log(first_std(space, config))).float()
     if config.sde:
         return GSDE(count, features, init, bounds_map, config.sde_sample_freq)
     if config.distribution == "beta":
@@ -378,16 +383,27 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
 
 
 def fixed_std(space: Space, config: Config) -> np.ndarray:
-    """The std f64 [a] of a Box whose `std` is set: a number, or "10%" of the range of an action.
+    """The std f64 [a] of a Box whose `std` is set: a number, or "10%" of the range of an action."""
+    if isinstance(config.std, str):
+        return float(config.std.rstrip("%")) / 100 * 2 * half_range(space, config)
+    return np.full(math.prod(space.shape), float(config.std))
 
-    The range is that of the sampled value: 2 if actions are scaled from [-1, 1].
+
+def first_std(space: Space, config: Config) -> np.ndarray:
+    """The std f64 [a] that a Box begins with if log_std_init is auto.
+
+    Half the range, divided by the square root of a, so the noise has the same length for any number
+    of actions; without a range, or a useful one, 1 divided by it (bench/LOG.md).
     """
-    count = math.prod(space.shape)
-    if not isinstance(config.std, str):
-        return np.full(count, float(config.std))
-    scaled = config.action_scaling or config.distribution == "squashed"
-    extent = 2.0 if scaled else (space.high.astype("f8") - space.low).reshape(-1)
-    return np.broadcast_to(float(config.std.rstrip("%")) / 100 * extent, count)
+    half = half_range(space, config)
+    return np.where((half > 0) & (half < WIDE), half, 1.0) / math.sqrt(len(half))
+
+
+def half_range(space: Space, config: Config) -> np.ndarray:
+    """Half the range f64 [a] of the sampled value of a Box: 1 if actions are scaled to [-1, 1]."""
+    if config.action_scaling or config.distribution == "squashed":
+        return np.ones(math.prod(space.shape))
+    return (space.high.astype("f8") / 2 - space.low.astype("f8") / 2).reshape(-1)
 
 
 def _inverse_cdf(logits: Tensor, u: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Presets: settings for families of environments, where they differ from Config's defaults.
 
-A preset is looked up by the environment's id without its version; settings that are given take
-precedence. A family is a name or a pattern of names. Sources: our own measurements (bench/LOG.md),
-starting from the values of rl-zoo3's ppo.yml; a comment says where others' values are not measured.
+A preset is looked up by the environment's id without its version, else it is `general`; settings
+that are given take precedence. A family is a name or a pattern of names. Sources: our own
+measurements (bench/LOG.md), starting from the values of rl-zoo3's ppo.yml; a comment says where
+others' values are not measured.
 """
 
 from fnmatch import fnmatchcase
@@ -23,6 +24,8 @@ GAMES = frozenset("""
     VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 """.split())
 PRESETS: dict[str, dict[str, Any]] = {
+    # Of every other environment; chosen on thirteen, judged on fourteen others (bench/study.md).
+    "general": dict(lr=5e-4, log_std_init="auto"),
     "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
                         gamma=0.99, gae_lambda=0.95, entropy_coef=0.01, reward_scale=0.1,
                         norm_obs=False, total_steps=400_000),
@@ -106,17 +109,17 @@ def full_game_id(env_name: str) -> str:
 
 
 def preset_of(env_name: str, preset: str = "auto") -> dict[str, Any]:
-    """The settings of a preset; "auto" is the preset of the environment's family.
+    """The settings of a preset; "auto" is that of the environment's family, else `general`.
 
-    Without such a family, and for an unknown name, there are none.
+    "none", and an unknown name, have none.
     """
     return dict(PRESETS.get(preset_name(env_name) if preset == "auto" else preset, {}))
 
 
 def preset_name(env_name: str) -> str:
-    """The preset of an environment's family; "none" without one."""
+    """The preset of an environment's family; without one `general`."""
     name = full_game_id(env_name.rpartition(":")[2]).rpartition("-v")[0]
-    return next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "none")
+    return next((x for family, x in FAMILIES.items() if fnmatchcase(name, family)), "general")
 
 
 def is_preset_file(preset: Any) -> bool:

@@ -195,6 +195,7 @@ ABOVE_1 = Rule(lambda x: is_finite_number(x) and x > 1, "a finite number above 1
 SCHEDULE = Rule(is_schedule, f"a number above 0, or {EXAMPLES}")
 WEIGHT = Rule(lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}")
 WORKERS = Rule(lambda x: x == "auto" or FROM_0.is_valid(x), "a whole number, 0 or more, or auto")
+LOG_STD = Rule(lambda x: x == "auto" or between(-40, 40)[0](x), "a number from -40 to 40, or auto")
 PRINTABLE = Rule(lambda x: isinstance(x, str) and x.isprintable(), "a string that can be printed")
 PATH = Rule(is_path, "the path of a folder")
 OBJECT = Rule(lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")

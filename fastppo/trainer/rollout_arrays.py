@@ -1,7 +1,6 @@
 """The arrays of a run's shared memory, and the check of a rollout that is given to an update."""
 
 import logging
-import math
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from fastppo.errors import InputError
 from fastppo.machine.shared_memory import Arena, Spec
 from fastppo.networks.frame_stacks import FrameStacks
 from fastppo.policy import Policy
-from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaves, tree_map
 from fastppo.stepping.environments import SNAPSHOTS
 from fastppo.stepping.rollout_recorder import infos_spec
@@ -133,22 +131,6 @@ def warn_of_observations(rollout: Rollout, policy: Policy, norm_obs: bool) -> No
         if not norm_obs and (most := max(-low.min(), high.max())) > LARGE:
             log.warning("the %s reaches %g, where a network learns best from numbers near 1, and"
                         " norm_obs is off\n  fix: norm_obs=True", leaf, most)
-
-
-def warn_of_actions(policy: Policy, config: Config) -> None:
-    """Warns of a Box of actions whose range does not fit their noise, if action_scaling helps.
-
-    Where the noise is given by `std` or depends on the state by `sde`, nothing is said.
-    """
-    std = math.exp(config.log_std_init)
-    if policy.head.bounds_map != "clip" or config.sde or config.std or not 0.1 < std < 40:
-        return
-    for low, high in (bounds_of(leaf.space) for leaf in leaves(policy.act_space)
-                      if isinstance(leaf.space, Box)):
-        half = high / 2 - low / 2
-        for odd in half[(half > 10 * std) & (half < np.inf) | (half < std / 40) & (half > 0)][:1]:
-            log.warning("actions have a range of %g, which does not fit their standard deviation"
-                        " of %g\n  fix: action_scaling=True", 2 * float(odd), std)
 
 
 def _describe_tensor(here: set[torch.device], x: Any) -> str:

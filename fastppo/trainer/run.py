@@ -36,7 +36,7 @@ from fastppo.trainer.collector import make_collector
 from fastppo.trainer.given_settings import checked_source, config_for, env_label, joined_ranks
 from fastppo.trainer.metrics import EpisodeMetrics, PartTimer
 from fastppo.trainer.policy_and_learner import build_policy, compile_network, make_learner
-from fastppo.trainer.rollout_arrays import make_arena, warn_of_actions
+from fastppo.trainer.rollout_arrays import make_arena
 
 log = logging.getLogger("fastppo")
 STOP_SECONDS = 2.0  # after a signal, which promises an end within five
@@ -112,7 +112,6 @@ class Run:
                 made.enter_context(pinned(self.arena, config.device))
             if config.compile:
                 compile_network(self.policy)
-            warn_of_actions(self.policy, config)
             self.learner = make_learner(self.policy, config, self.arena, self.ranks)
             self.sinks = [] if self.ranks.rank else [
                 made.enter_context(closing(sink)) for sink in make_sinks(config, source, step)]

@@ -120,7 +120,7 @@ def settings(owner: type = Config) -> dict[str, Setting]:
     for field in fields(owner):
         text, source = re.findall(r"^(.*?)(?: \[([^]]*)\])?$", texts[field.name])[0]
         members = get_args(field.type) if get_origin(field.type) in (Union, UnionType) else ()
-        optional = bool(members) and field.type != Scheduled
+        optional = type(None) in members
         kind = Scheduled if {*get_args(Scheduled)} <= {*members} else (*members, field.type)[0]
         section = SECTIONS.get(field.name, section) if owner is Config else section
         found[field.name] = Setting(field.name, kind, optional, field.default, text, source,

@@ -112,16 +112,16 @@ def test_the_list_names_presets_and_is_no_wider_than_80(command):
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert "  cartpole                CartPole-v1" in lines
-    assert "  -                       BipedalWalkerHardcore-v3" in lines
+    assert "  general                 BipedalWalkerHardcore-v3" in lines
     assert "  carracing               CarRacing-v3" in lines
     assert any("--env_name=my_module:MyEnv" in line for line in lines)
 
 
 def test_the_name_of_a_preset_is_that_of_its_settings():
-    assert preset_name("CartPole-v1") == "cartpole" and preset_name("Taxi-v4") == "none"
+    assert preset_name("CartPole-v1") == "cartpole" and preset_name("Taxi-v4") == "general"
     assert preset_name("ale_py:ALE/Pong-v5") == "atari"
     assert preset_of("CartPole-v1") == PRESETS["cartpole"] == preset_of("Taxi-v4", "cartpole")
-    assert preset_of("Taxi-v4") == preset_of("CartPole-v1", "none") == {}
+    assert preset_of("Taxi-v4") == PRESETS["general"] and preset_of("CartPole-v1", "none") == {}
 
 
 @pytest.mark.parametrize("argv", [["LunarLander-v3"], ["lunarlander-V3"], ["Lunar*r-v3"]])
@@ -139,7 +139,7 @@ def test_an_environment_that_is_named_is_shown_with_its_spaces_and_limits(comman
 
 def test_without_limit_and_threshold_it_says_so(command):
     out = command("CliffWalking-v1")[1]
-    assert "  episodes        no limit of steps\n" in out and "  preset          none" in out
+    assert "  episodes        no limit of steps\n" in out and "  preset          general" in out
 
 
 def test_the_limit_of_a_game_is_told_in_frames(command):

@@ -129,16 +129,14 @@ def test_a_preset_holds_valid_settings_and_every_family_has_one():
 @pytest.mark.parametrize("env_name, preset, wanted", [
     ("LunarLander-v3", "auto", "lunarlander"), ("Pendulum-v1", "auto", "pendulum"),
     ("package:CartPole-v7", "auto", "cartpole"), ("Blackjack-v1", "cartpole", "cartpole"),
-])
+    ("Blackjack-v1", "auto", "general"), ("CartPole", "auto", "general"),
+    ("my:CartPole", "auto", "general")])
 def test_a_preset_is_looked_up_by_the_id_without_its_version(env_name, preset, wanted):
     assert preset_of(env_name, preset) == PRESETS[wanted]
 
 
-@pytest.mark.parametrize("env_name, preset", [
-    ("CartPole-v1", "none"), ("Blackjack-v1", "auto"), ("CartPole", "auto"),
-    ("my:CartPole", "auto")])
-def test_an_environment_without_a_preset_has_the_defaults(env_name, preset):
-    assert preset_of(env_name, preset) == {}
+def test_the_preset_none_has_no_settings():
+    assert preset_of("CartPole-v1", "none") == {}
 
 
 def test_what_is_given_wins_over_the_preset():

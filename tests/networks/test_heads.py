@@ -20,6 +20,7 @@ from fastppo.networks.action_heads import (
     Beta,
     SquashedGaussian,
     StateGaussian,
+    first_std,
     fixed_std,
     make_head,
 )
@@ -239,6 +240,27 @@ def test_a_free_std_is_learnt_from_where_it_was_told_to_begin(trainer):
     (dict(std="10%", distribution="squashed"), [0.2, 0.2])], ids=str)
 def test_a_share_is_of_the_range_of_what_is_sampled(settings, wanted):
     np.testing.assert_allclose(fixed_std(BOX, Config(**settings)), wanted)
+
+
+@pytest.mark.parametrize(("box", "settings", "wanted"), [
+    (BOX, {}, [0.5**0.5, 2 * 0.5**0.5]), (Box(-3, 3, (1,)), {}, [3]),
+    (Box(-1, 1, (9,)), {}, [1 / 3] * 9), (Box(-np.inf, np.inf, (4,)), {}, [0.5] * 4),
+    (Box(-3e38, 3e38, (1,)), {}, [1]), (Box(2, 2, (1,)), {}, [1]),
+    (Box(0, 100, (2, 2), np.int64), {}, [25] * 4), (BOX, {"action_scaling": True}, [0.5**0.5] * 2),
+    (BOX, {"distribution": "squashed"}, [0.5**0.5] * 2)], ids=str)
+def test_the_first_noise_fits_the_range_and_the_number_of_actions(box, settings, wanted):
+    config = Config(log_std_init="auto", **settings)
+    np.testing.assert_allclose(first_std(box, config), wanted)
+    head = make_head(box, config)
+    np.testing.assert_allclose(head.log_std.detach().exp(), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"distribution": "state_gaussian"}, {"sde": True}], ids=str)
+def test_noise_that_depends_on_the_state_begins_by_the_same_rule(settings):
+    config = Config(log_std_init="auto", **settings)
+    head = make_head(BOX, config, features=1)
+    params = torch.zeros(1, head.size) if "distribution" in settings else torch.ones(1, head.size)
+    np.testing.assert_allclose(head.std(params).detach(), first_std(BOX, config), rtol=1e-4)
 
 
 def test_the_std_of_a_state_gaussian_never_falls_below_its_floor():

@@ -136,8 +136,9 @@ def test_by_default_actor_and_critic_share_nothing_but_an_images_convolutions():
     assert shared(obs_space=Box(0, 255, (3, 40, 40), np.uint8)) == (True, True)
 
 
-def test_by_default_the_std_of_a_box_is_1_and_the_same_wherever_it_is_asked():
-    with PPO(lambda: Chance(act_space=Box(-9, 9, (2,))), num_workers=0, seed=1) as ppo:
+def test_without_a_preset_the_std_of_a_box_is_1_and_the_same_wherever_it_is_asked():
+    env = lambda: Chance(act_space=Box(-9, 9, (2,)))  # noqa: E731
+    with PPO(env, preset="none", num_workers=0, seed=1) as ppo:
         params = [param for name, param in ppo.policy.named_parameters() if "log_std" in name]
         spreads = []
         for _ in range(2):

@@ -294,9 +294,15 @@ class Broken(CartPoleEnv):
 
 @pytest.mark.full
 def test_rank_0_alone_prints_warnings(tmp_path):
-    first, other = ends(tmp_path, ["--env_name=Pendulum-v1", "--total_steps=64",
-                                   "--log_std_init=-2"])
-    assert first.count("warning: actions have a range of 4") == 1 and other == ""
+    (tmp_path / "fast.py").write_text("""from gymnasium.envs.classic_control import CartPoleEnv
+
+class Fast(CartPoleEnv):
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return obs * [1, 1e4, 1, 1], *rest
+""")
+    first, other = ends(tmp_path, ["--env_name=fast:Fast", "--total_steps=64", "--norm_obs=False"])
+    assert first.count("warning: ") == first.count("and norm_obs is off") == 1 and other == ""
 
 
 @pytest.mark.full

@@ -55,10 +55,6 @@ class Noisy(Guess):
 FAULTS = {
     "each reward of 100,352 steps was 1, and no episode's length": ("--entropy_coef=0.01", [
         (lambda: Guess(bad=1.0), {}), (lambda: Guess(bad=1.0, length=0), {"num_steps": 128})]),
-    "actions have a range of": ("fix: action_scaling=True", [
-        (lambda: Guess(act=Box(0, 512, (2,))), {}),
-        (lambda: Guess(act=Dict(a=Discrete(2), b=Box(-0.05, 0.05, (3,)))),
-         {"log_std_init": 1.0})]),
     "where a network learns best from numbers near 1, and norm_obs is off": ("norm_obs=True", [
         (large(Box(0, 640, (2,))), {"norm_obs": False}),
         (large(Dict(a=Box(-1, 1, (2,)), b=Box(-500, 500, (1,), np.int64))), {"norm_obs": False})]),
@@ -98,9 +94,6 @@ def test_a_planted_fault_is_hinted_at_within_100_000_steps(
 
 @pytest.mark.parametrize("env, settings", [
     (Chance, {}), (Guess, {}), (lambda: Guess(act=Box(-1, 1, (2,))), {}),
-    (lambda: Guess(act=Box(0, 512, (2,))), {"action_scaling": True}),
-    (lambda: Guess(act=Box(0, 512, (2,))), {"std": 20.0}),
-    (lambda: Guess(act=Box(0, 512, (2,))), {"distribution": "beta"}),
     (lambda: Guess(act=Box(-np.inf, np.inf, (2,))), {}), (large(Box(0, 640, (2,))), {}),
     (large(Box(0, 99, (2,))), {"norm_obs": False}), (lambda: Guess(act=Discrete(1)), {})])
 def test_without_the_fault_nothing_is_said(trainer, caplog, env, settings):
