@@ -149,9 +149,10 @@ class Config:
     """Distribution of Box actions: gaussian (state-independent standard deviation), state_gaussian
     (the network returns the standard deviation too), squashed (tanh of a gaussian), beta (between
     the bounds) [Schulman 2017, section 6.1]"""
-    log_std_init: float | Literal["auto"] = setting(0.0, rule=rules.LOG_STD, form="auto")
+    log_std_init: float | Literal["auto"] = setting(
+        0.0, form="auto", rule=rules.or_auto(rules.between(-40, 40)))
     """Initial log standard deviation of normally distributed Box actions; auto: that of half an
-    action's range, of 1 where it has no bounds, divided by the square root of the number of actions
+    action's range, of 1 where it has no bounds, times sqrt(2 / number of actions)
     [CleanRL ppo_continuous_action]"""
     std: float | str | None = setting(
         None, "of_network", rule=rules.STD, form="FLOAT%", needs_torch="acting")
@@ -181,7 +182,7 @@ class Config:
     """Steps of each environment per iteration, T; auto: the preset's value, else the default
     [docs/decisions/0009]"""
     num_workers: int | Literal["auto"] | None = setting(
-        None, "basic resumable of_machine of_rank", rule=rules.WORKERS, form="auto")
+        None, "basic resumable of_machine of_rank", rule=rules.or_auto(rules.FROM_0), form="auto")
     """Worker processes that step the environments; 0: the main process steps them; none: one per
     usable core; auto: one per usable core or 0, whichever a short measurement finds faster (the
     results are the same); a number is limited to one per environment and 16 per core"""
@@ -214,8 +215,10 @@ class Config:
     """Environment variables that workers get although their names look like credentials; none:
     none of them"""
 
-    gamma: float = setting(0.99, "basic", section="returns", rule=rules.between(0, 1))
-    """Discount per step, 0 to 1 [Schulman 2017, table 3]"""
+    gamma: float | Literal["auto"] = setting(
+        0.99, "basic", section="returns", form="auto", rule=rules.or_auto(rules.between(0, 1)))
+    """Discount per step, 0 to 1; auto: 1 - 5 / limit for environments with a limit of steps, from
+    0.97 to 0.999, else 0.99 [Schulman 2017, table 3]"""
     gae_lambda: float = setting(0.95, rule=rules.between(0, 1), alias="lam")
     """Lambda of generalised advantage estimation, 0 to 1 [Schulman 2017, table 3]"""
     reward_scale: float = setting(1.0, rule=rules.NUMBER)

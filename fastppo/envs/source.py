@@ -13,13 +13,14 @@ from gymnasium.vector import VectorEnv
 from fastppo.config import Config, default_of
 from fastppo.envs import faults, masks
 from fastppo.envs.make import WRAPPING, EnvFactory, make_envs, make_factory, spaces_of, wrapping
-from fastppo.envs.wrappers import unchecked_step
+from fastppo.envs.wrappers import step_limit, unchecked_step
 from fastppo.errors import ConfigError, Omit, SpaceError
 from fastppo.machine.global_rng import preserved_global_rng
 from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASK, STATE, masked_space
 from fastppo.spaces.observations import ObservationLayout
 
+LIMIT = "max_episode_steps"  # of a spec, and of some environments
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
 
 
@@ -37,6 +38,7 @@ class EnvSource:
     vector: VectorEnv | None = None
     masked = False
     step_seconds = 0.0
+    step_limit: Any = None  # of an episode, as the environments, or their spec, have it
     row_bytes = 0  # of the state of a compiled environment
 
     def __init__(self, env: Any, config: Config, show_masks: bool = True):
@@ -79,7 +81,7 @@ class EnvSource:
         self.masked = not hasattr(env, "device") and masks.has_hidden_masks([env])
         self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
-        self.metadata = env.metadata
+        self.metadata, self.step_limit = env.metadata, getattr(env.spec, LIMIT, None)
 
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
         """Takes spaces, metadata, masks and the time of a step from environments made for this."""
@@ -93,6 +95,7 @@ class EnvSource:
                     raise SpaceError(f"environment {e} has the spaces {spaces}, not {first}",
                                      "give environments with the same spaces")
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
+            self.step_limit = step_limit(envs[0]) or getattr(envs[0].unwrapped, LIMIT, None)
             self.row_bytes = row_bytes(envs)
             self._use_agents({len(env.game.agents) if hasattr(env, "game") else 1 for env in envs})
             if show_masks and self.config.agents == 1:  # those of games are in their observations

@@ -392,11 +392,11 @@ def fixed_std(space: Space, config: Config) -> np.ndarray:
 def first_std(space: Space, config: Config) -> np.ndarray:
     """The std f64 [a] that a Box begins with if log_std_init is auto.
 
-    Half the range, divided by the square root of a, so the noise has the same length for any number
-    of actions; without a range, or a useful one, 1 divided by it (bench/LOG.md).
+    Half the range times sqrt(2 / a), so that the noise has the same length for any number of
+    actions; without a range, or a useful one, half of it is taken as 1 (bench/LOG.md).
     """
     half = half_range(space, config)
-    return np.where((half > 0) & (half < WIDE), half, 1.0) / math.sqrt(len(half))
+    return np.where((half > 0) & (half < WIDE), half, 1.0) * math.sqrt(2 / len(half))
 
 
 def half_range(space: Space, config: Config) -> np.ndarray:

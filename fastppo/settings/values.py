@@ -185,6 +185,11 @@ def numbers_from(low: int) -> Rule:
                 "such as 64,64")
 
 
+def or_auto(rule: Rule) -> Rule:
+    """The values of a rule, and the word auto."""
+    return Rule(lambda x: x == "auto" or rule.is_valid(x), f"{rule.wanted}, or auto")
+
+
 ANYTHING = Rule(lambda x: True, "anything")  # it is checked where it is used
 FROM_0 = whole(0)
 NUMBER = Rule(is_finite_number, "a finite number")
@@ -194,8 +199,6 @@ ABOVE_0 = Rule(lambda x: is_finite_number(x) and 0 < x < 3e38,
 ABOVE_1 = Rule(lambda x: is_finite_number(x) and x > 1, "a finite number above 1, such as 3")
 SCHEDULE = Rule(is_schedule, f"a number above 0, or {EXAMPLES}")
 WEIGHT = Rule(lambda x: is_schedule(x, False), f"a number, 0 or more, or {EXAMPLES}")
-WORKERS = Rule(lambda x: x == "auto" or FROM_0.is_valid(x), "a whole number, 0 or more, or auto")
-LOG_STD = Rule(lambda x: x == "auto" or between(-40, 40)[0](x), "a number from -40 to 40, or auto")
 PRINTABLE = Rule(lambda x: isinstance(x, str) and x.isprintable(), "a string that can be printed")
 PATH = Rule(is_path, "the path of a folder")
 OBJECT = Rule(lambda x: isinstance(x, dict) and {*map(type, x)} <= {str}, "a dict by name")

@@ -7,9 +7,9 @@ torch, so that a wrong setting is refused at once.
 import logging
 import secrets
 from functools import partial
-from typing import Callable
+from typing import Any, Callable
 
-from fastppo.config import IMAGE_MODELS, MODELS, Config
+from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
 from fastppo.envs.source import EnvSource
 from fastppo.machine import limits
 from fastppo.spaces.leaves import STATE
@@ -41,6 +41,8 @@ def resolve(source: EnvSource) -> Config:
     """
     given, seen = source.config, ObservationLayout(source.obs_space, source.act_space)
     config = resolve_for_spaces(given, seen)
+    if config.gamma == "auto":
+        config = config.replace(gamma=discount_for(source.step_limit))
     check_settings(config, given, seen)
     from fastppo.compiled.support import (
         unsupported_in_acting,
@@ -90,6 +92,12 @@ def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
         vec="workers" if config.vec == "auto" else config.vec)
     by_rule = device == "auto" and not _suits_gpu(config, seen)
     return config.replace(device="cpu" if by_rule else device_to_use(config))
+
+
+def discount_for(limit: Any) -> float:
+    """The discount of gamma=auto: what is a fifth of an episode's `limit` away counts a third."""
+    known = isinstance(limit, int) and limit > 0
+    return min(max(0.97, 1 - 5 / limit), 0.999) if known else default_of("gamma")
 
 
 def _convolves(config: Config, seen: ObservationLayout) -> bool:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -33,6 +34,25 @@ def resolved(obs_space, **settings):
         return Chance(obs_space, Discrete(3))
     with_defaults = {"preset": "none", "num_workers": 0, **settings}
     return source_of(env, with_defaults).resolved
+
+
+class Limited(Chance):
+    max_episode_steps = 250
+
+
+@pytest.mark.parametrize(("env", "settings", "wanted"), [
+    ("Acrobot-v1", {}, 0.99), ("Acrobot-v1", {"max_episode_steps": 250}, 0.98),
+    ("Acrobot-v1", {"max_episode_steps": 5}, 0.97), ("Acrobot-v1", {"gamma": 0.5}, 0.5),
+    ("Acrobot-v1", {"max_episode_steps": 10**6}, 0.999), (Chance, {}, 0.99), (Limited, {}, 0.98)])
+def test_the_discount_of_auto_reaches_a_fifth_of_the_limit_of_an_episode(env, settings, wanted):
+    settings = {"preset": "general", "num_workers": 0, **settings}
+    assert source_of(env, settings).resolved.gamma == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_vector_environment_has_the_discount_of_its_environments():
+    env = gym.make_vec("MountainCar-v0", num_envs=2)  # a limit of 200 steps
+    assert source_of(env, {}).resolved.gamma == pytest.approx(0.975, abs=1e-12)
+    env.close()
 
 
 @pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built here")
