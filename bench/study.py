@@ -7,7 +7,7 @@
     PYTHON bench/study.py run sb3 --seeds 1 2 3 4 5      # with stable-baselines3 alone installed
     PYTHON bench/study.py run zoo --seeds 1 2 3 4 5      # with rl_zoo3, too
     python bench/study.py run random --seeds 0
-    python bench/study.py table none kl preset --seeds 101 102
+    python bench/study.py table general zoo --seeds 1 2 3 4 5 --tasks CartPole-v1 Acrobot-v1
 
 Each run is one file, bench/study/NAME/TASK-SEED.json: the steps and mean returns of its twenty
 evaluations, the seconds of training alone, and what it was made with.
@@ -17,8 +17,7 @@ import argparse
 import json
 import os
 import platform
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +27,7 @@ import numpy as np
 from study_tasks import DEVELOPMENT, SETS, environment, make
 
 HERE = Path(__file__).parent / "study"
-EVALUATIONS = 20
+EVALUATIONS, REPORTED = 20, range(1, 11)
 STEPS = {task: steps for tasks in SETS.values() for task, steps in tasks.items()}
 
 
@@ -180,32 +179,48 @@ def run_all(args: argparse.Namespace) -> None:
             print(line, flush=True)
 
 
-def areas(name: str, task: str, seeds: list[int]) -> np.ndarray:
-    """The area of each run: the mean of its normalised evaluations, f64 [seeds]."""
-    low = json.loads(path_of("random", task, 0).read_text())["returns"][0]
-    best = statistics.median(json.loads(path_of("preset", task, seed).read_text())["returns"][-1]
-                             for seed in range(1, 6))
-    runs = [json.loads(path_of(name, task, seed).read_text())["returns"] for seed in seeds]
-    return np.array([np.clip((np.mean(x) - low) / (best - low), 0, 1.2) for x in runs])
+def returns(name: str, task: str, seeds: Iterable[int]) -> np.ndarray:
+    """The evaluations of the stored runs of these seeds, f64 [runs evaluations]."""
+    paths = (path_of(name, task, seed) for seed in seeds)
+    return np.array([json.loads(path.read_text())["returns"] for path in paths if path.exists()])
+
+
+def scale(task: str) -> tuple[float, float]:
+    """(the return of random actions, the best known one), see bench/study.md."""
+    low = returns("random", task, [0])[0, 0]
+    if task in DEVELOPMENT:
+        return low, float(np.median(returns("preset", task, REPORTED)[:, -1]))
+    ends = [returns(path.name, task, REPORTED) for path in HERE.iterdir() if path.name != "random"]
+    return low, max(float(runs[:, -1].mean()) for runs in ends if len(runs))
 
 
 def table(args: argparse.Namespace) -> None:
-    """Print mean areas of each task, and each name's score and chance to improve on the first."""
+    """Print a Markdown table of the tasks, and each name's score and chance to beat the last."""
     from fastppo.reports.comparison import bootstrapped, improvement_over, interquartile_mean
-    scores = {name: [areas(name, task, args.seeds) for task in args.tasks] for name in args.names}
-    print(f"{'area':26}", *(f"{name:>22}" for name in args.names))
-    for i, task in enumerate(args.tasks):
-        print(f"{task:26}", *(f"{scores[name][i].mean():22.3f}" for name in args.names))
+    print("| task | random | best |", *(f"{name}: last, median (lowest) | share | area |"
+                                         for name in args.names))
+    print("|---|---|---|" + "---|---|---|" * len(args.names))
+    areas: dict[str, list[np.ndarray]] = {name: [] for name in args.names}
+    for task in args.tasks:
+        low, best = scale(task)
+        cells = [task, f"{low:,.1f}", f"{best:,.1f}"]
+        for name in args.names:
+            runs = returns(name, task, args.seeds)
+            last, share = runs[:, -1], (np.median(runs[:, -1]) - low) / (best - low)
+            areas[name].append(np.clip((runs.mean(1) - low) / (best - low), 0, 1.2))
+            cells += [f"{np.median(last):,.1f} ({last.min():,.1f})", f"{share:.2f}",
+                      f"{areas[name][-1].mean():.2f}"]
+        print("|", " | ".join(cells), "|")
 
     def score(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
         return interquartile_mean(np.concatenate(parts, axis), axis)
 
-    for title, found in [
-            ("score", [bootstrapped(scores[name], score) for name in args.names]),
-            ("P(better than the first)", [
-                bootstrapped((*scores[name], *scores[args.names[0]]), improvement_over)
-                for name in args.names])]:
-        print(f"{title:26}", *(f"{x.value:7.3f} ({x.low:.3f}, {x.high:.3f})" for x in found))
+    for name in args.names:
+        mean = bootstrapped(areas[name], score)
+        better = bootstrapped((*areas[name], *areas[args.names[-1]]), improvement_over)
+        print(f"\n{name}: interquartile mean of the areas {mean.value:.3f} ({mean.low:.3f} to"
+              f" {mean.high:.3f}); P(better than {args.names[-1]}) {better.value:.3f}"
+              f" ({better.low:.3f} to {better.high:.3f})")
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from fastppo.spaces.actions import ActionMapping
 from fastppo.spaces.leaves import MASK, STATE, masked_space
 from fastppo.spaces.observations import ObservationLayout
 
-LIMIT = "max_episode_steps"  # of a spec, and of some environments
 MOST_STEPS, MOST_SECONDS = 300, 0.05  # the measurement ends at the first of them
 
 
@@ -81,7 +80,7 @@ class EnvSource:
         self.masked = not hasattr(env, "device") and masks.has_hidden_masks([env])
         self.vector = masks.VectorActionMaskWrapper(env) if self.masked else env
         self.obs_space, self.act_space = spaces_of(self.vector, "single_")
-        self.metadata, self.step_limit = env.metadata, getattr(env.spec, LIMIT, None)
+        self.metadata, self.step_limit = env.metadata, getattr(env.spec, "max_episode_steps", None)
 
     def _inspect(self, factories: Sequence[EnvFactory], show_masks: bool) -> None:
         """Takes spaces, metadata, masks and the time of a step from environments made for this."""
@@ -95,7 +94,8 @@ class EnvSource:
                     raise SpaceError(f"environment {e} has the spaces {spaces}, not {first}",
                                      "give environments with the same spaces")
             self.metadata, self.render_mode = dict(envs[0].metadata or {}), envs[0].render_mode
-            self.step_limit = step_limit(envs[0]) or getattr(envs[0].unwrapped, LIMIT, None)
+            self.step_limit = step_limit(envs[0]) or getattr(
+                envs[0].unwrapped, "max_episode_steps", None)
             self.row_bytes = row_bytes(envs)
             self._use_agents({len(env.game.agents) if hasattr(env, "game") else 1 for env in envs})
             if show_masks and self.config.agents == 1:  # those of games are in their observations

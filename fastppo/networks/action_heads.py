@@ -25,7 +25,6 @@ from fastppo.spaces.leaves import MASKED_LOGIT, choice_counts, leaves, subspaces
 
 LOG_TWO_PI = math.log(2 * math.pi)
 DEFAULT_CONFIG = Config()
-WIDE = 1e6  # half of a range that says nothing about sizes of actions
 
 
 class Head(nn.Module):
@@ -393,10 +392,11 @@ def first_std(space: Space, config: Config) -> np.ndarray:
     """The std f64 [a] that a Box begins with if log_std_init is auto.
 
     Half the range times sqrt(2 / a), so that the noise has the same length for any number of
-    actions; without a range, or a useful one, half of it is taken as 1 (bench/LOG.md).
+    actions (bench/LOG.md). A range of nothing, or of more than two million, says nothing about the
+    sizes of actions; half of it is taken as 1.
     """
     half = half_range(space, config)
-    return np.where((half > 0) & (half < WIDE), half, 1.0) * math.sqrt(2 / len(half))
+    return np.where((half > 0) & (half < 1e6), half, 1.0) * math.sqrt(2 / len(half))
 
 
 def half_range(space: Space, config: Config) -> np.ndarray:
