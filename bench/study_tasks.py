@@ -1,5 +1,6 @@
 """The tasks of bench/study.md with their numbers of steps, and how those are made that are no ids.
 
+What follows a dot in a task's name is a change of the environment, or 1m for a million steps.
 The unseen ones need shimmy[dm-control], gymnasium-robotics, minigrid, highway-env and
 flappy-bird-gymnasium.
 """
@@ -36,6 +37,8 @@ DM_CONTROL = {f"dm_control/{name}-v0.1m": 1_000_000 for name in """
     reacher-easy reacher-hard swimmer-swimmer6 swimmer-swimmer15 walker-run walker-stand walker-walk
 """.split()}
 SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+ARGUMENTS = {"FlappyBird-v0": {"use_lidar": False},
+             "Hopper-v5.fine_steps": {"frame_skip": 1, "max_episode_steps": 4_000}}
 PACKAGES = {"dm_control": "shimmy", "PointMaze": "gymnasium_robotics", "MiniGrid": "minigrid",
             "highway": "highway_env", "FlappyBird": "flappy_bird_gymnasium"}
 
@@ -51,8 +54,7 @@ def make(task: str) -> gymnasium.Env:
     for start, package in PACKAGES.items():
         if name.startswith(start):
             gymnasium.register_envs(importlib.import_module(package))
-    env = gymnasium.make(name, **{"FlappyBird-v0": {"use_lidar": False}}.get(name, {}) | (
-        {"frame_skip": 1, "max_episode_steps": 4_000} if change == "fine_steps" else {}))
+    env = gymnasium.make(name, **ARGUMENTS.get(task, {}))
     if name.startswith("MiniGrid"):
         from minigrid.wrappers import ImgObsWrapper
         env = ImgObsWrapper(env)

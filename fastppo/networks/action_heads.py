@@ -366,10 +366,9 @@ def make_head(space: Space, config: Config = DEFAULT_CONFIG, features: int = 0) 
         return Bernoulli(math.prod(space.shape))
     count, init = math.prod(space.shape), config.log_std_init
     bounds_map = "scale" if config.action_scaling else "clip"
-    if fixed := config.std is not None:
-        init = torch.from_numpy(np.log(fixed_std(space, config))).float()
-    elif init == "auto":
-        init = torch.from_numpy(np.log(first_std(space, config))).float()
+    if (fixed := config.std is not None) or init == "auto":
+        std = fixed_std(space, config) if fixed else first_std(space, config)
+        init = torch.from_numpy(np.log(std)).float()
     if config.sde:
         return GSDE(count, features, init, bounds_map, config.sde_sample_freq)
     if config.distribution == "beta":

@@ -24,7 +24,7 @@ GAMES = frozenset("""
     VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 """.split())
 PRESETS: dict[str, dict[str, Any]] = {
-    # Of every other environment; chosen on thirteen, judged on fourteen others (bench/study.md).
+    # Of every other environment; chosen on thirteen tasks (bench/study.md, bench/LOG.md).
     "general": dict(lr=5e-4, gamma="auto", log_std_init="auto"),
     "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
                         entropy_coef=0.01, reward_scale=0.1, norm_obs=False, total_steps=400_000),
@@ -87,8 +87,8 @@ FAMILIES: dict[str, str] = {
     "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum",
     "MountainCarContinuous": "mountaincarcontinuous", "Reacher": "reacher",
     "HalfCheetah": "halfcheetah", "BipedalWalker": "bipedalwalker", "Hopper": "walker",
-    "Walker2d": "walker",
-    "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari", "atari/*": "atari_players",
+    "Walker2d": "walker", "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari",
+    "atari/*": "atari_players",
     "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games", "butterfly/knights*": "games",
     **{f"{game}{mode}": "procgen" for game in PROCGEN for mode in ("Easy", "Hard")},
 }

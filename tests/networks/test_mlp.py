@@ -1,6 +1,7 @@
 """Settings and networks: which of them the compiled kernels serve."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_by_default_actor_and_critic_share_nothing_but_an_images_convolutions():
 
 
 def test_without_a_preset_the_std_of_a_box_is_1_and_the_same_wherever_it_is_asked():
-    env = lambda: Chance(act_space=Box(-9, 9, (2,)))  # noqa: E731
+    env = partial(Chance, act_space=Box(-9, 9, (2,)))
     with PPO(env, preset="none", num_workers=0, seed=1) as ppo:
         params = [param for name, param in ppo.policy.named_parameters() if "log_std" in name]
         spreads = []
