@@ -1,4 +1,4 @@
-"""The verb: fastppo plot RUN [RUN ...] [--output=FILE] [--metric=NAME] [--kind=curve|density]."""
+"""The verb: fastppo plot RUN [RUN ...] [--output=FILE] [--metric=NAME] [--kind=KIND]."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +31,10 @@ class Plot:
     """File to write or replace; its ending is the format: .png, .svg or .pdf"""
     metric: str = MEAN_RETURN
     """Column of metrics.csv; docs/metrics.md describes them"""
-    kind: Literal["curve", "density"] = "curve"
-    """Picture: curve, or density (how the returns of single episodes are distributed at each step;
-    with --metric=charts/episodic_length their lengths)"""
+    kind: Literal["curve", "seconds", "density"] = "curve"
+    """Picture: curve, seconds (a curve by seconds of training), or density (how the returns of
+    single episodes are distributed at each step; with --metric=charts/episodic_length their
+    lengths)"""
     labels: tuple[str, ...] | None = None
     """A label for each RUN, whose runs are one line then; none: settings that differ, else the
     environment"""
@@ -51,9 +52,10 @@ def plot_verb(argv: Sequence[str], interrupts) -> None:
         group.curves(options.metric)  # for its errors, before matplotlib is imported
     from fastppo.reports.curves import save_curves
     from fastppo.reports.density import save_density
-    save = save_curves if options.kind == "curve" else save_density
     existed = output.exists()
-    print(f"picture   {save(groups, options.metric, output)}")
+    path = save_density(groups, options.metric, output) if options.kind == "density" else \
+        save_curves(groups, options.metric, output, options.kind == "seconds")
+    print(f"picture   {path}")
     if existed:
         note(f"{output} existed and was replaced")
     for group in groups:

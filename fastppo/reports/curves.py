@@ -75,12 +75,12 @@ def set_title(axes: Axes, text: str, below: str) -> None:
     line.set_in_layout(False)  # a long one must not make the axes narrow
 
 
-def step_axis(axes: Axes) -> None:
+def step_axis(axes: Axes, name: str = "environment steps") -> None:
     """Makes the x axis of what is drawn one of environment steps, from 0 on: 0, 400k, 1.2M.
 
     It has ticks at round numbers of whole steps, at most ten.
     """
-    axes.set_xlabel("environment steps")
+    axes.set_xlabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(9, steps=TICK_STEPS, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlim(left=0)
@@ -108,33 +108,35 @@ def save_curve(folder: Path) -> Path:
     return save_curves(runs, MEAN_RETURN, folder / CURVE_FILE)
 
 
-def save_curves(groups: Sequence[RunGroup], metric: str, path: Path) -> Path:
+def save_curves(groups: Sequence[RunGroup], metric: str, path: Path, by_seconds: bool = False
+                ) -> Path:
     """Writes the curves of a metric for groups of runs to a png, svg or pdf; returns its path.
 
-    Each environment has a panel. Of each group it shows the mean over runs; from
-    FEWEST_FOR_INTERVAL runs on the 95 % interval of that mean, see mean_curve; and single runs if
-    there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run without the metric, or if the
-    file cannot be written.
+    Each environment has a panel, with steps or seconds of training below. Of each group it shows
+    the mean over runs; from FEWEST_FOR_INTERVAL runs on the 95 % interval of that mean, see
+    mean_curve; and single runs if there are at most MOST_SINGLE_RUNS. Raises ConfigError for a run
+    without the metric or a speed, or if the file cannot be written.
     """
-    return save_figure(path, draw_groups, groups, metric)
+    return save_figure(path, draw_groups, groups, metric, by_seconds)
 
 
-def draw_groups(groups: Sequence[RunGroup], metric: str) -> Figure:
-    """The figure of save_curves: a panel of 7 x 4 inches for each environment, two in a row."""
+def draw_groups(groups: Sequence[RunGroup], metric: str, by_seconds: bool = False) -> Figure:
+    """The figure of save_curves: two panels of 7 x 4 inches in a row, of many environments four."""
     titles = dict.fromkeys(table.title for group in groups for table in group.tables)
-    columns = min(len(titles), 2)
+    columns, width, height = (min(len(titles), 2), 7, 4) if len(titles) < 5 else (4, 4.5, 3)
     rows = math.ceil(len(titles) / columns)
-    figure = empty_figure(7 * columns, 4 * rows)
+    figure = empty_figure(width * columns, height * rows)
     for place, title in enumerate(titles, 1):
         shown = [RunGroup(group.label.removeprefix(f"{title}, "),
-                          [table for table in group.tables if table.title == title])
+                          [table.by_seconds() if by_seconds else table
+                           for table in group.tables if table.title == title])
                  for group in groups]
         shown = [group for group in shown if group.tables]
         axes = figure.add_subplot(rows, columns, place)
         for number, group in enumerate(shown):
             draw_group(axes, group, metric, number)
         set_title(axes, short(title), groups_text(shown))
-        step_axis(axes)
+        step_axis(axes, "seconds of training" if by_seconds else "environment steps")
         metric_axis(axes, metric)
         mark_solved(axes, title, metric)
         if len(shown) > 1:
@@ -150,9 +152,8 @@ def groups_text(groups: Sequence[RunGroup]) -> str:
         return "" if seed is None else f"seed {seed}"
     if max(counts) == 1:
         return ""
-    shade = "; shade: its 95 % interval, within the lowest and the highest run"
-    return (f"mean over {counts[0]} runs" if len(counts) == 1 else "mean over runs") + shade * (
-        max(counts) >= FEWEST_FOR_INTERVAL)
+    shade = "; shade: its 95 % interval" * (max(counts) >= FEWEST_FOR_INTERVAL)
+    return (f"mean over {counts[0]} runs" if len(counts) == 1 else "mean over runs") + shade
 
 
 def short(text: str) -> str:

@@ -116,7 +116,7 @@ def test_plot_says_where_a_mean_ends_early(command):
     (["a", "--xyzzy"], "fix: python main.py plot --help lists them"),
     (["gone"], "there is no folder gone"),
     (["a", "--metric=charts/episodic_retrun"], f"fix: choose one of global_step, {RETURN}"),
-    (["a", "--kind=curves"], "must be one of curve, density"),
+    (["a", "--kind=curves"], "must be one of curve, seconds, density"),
     (["a", "--output=curve.gif"], "ends with .png or .svg or .pdf"),
     (["a", "--output=gone/curve.png"], "there is no folder gone"),
     (["a", "b", "--labels=x"], "fix: --labels=A,B"),

@@ -14,6 +14,7 @@ from fastppo.reports import curves
 from fastppo.reports.curves import draw_groups, number_text, save_curve, save_curves
 from fastppo.reports.density import COLUMNS, density, draw_density, save_density, window
 from fastppo.reports.run_table import group_runs, read_runs
+from fastppo.settings.known_names import SPEED
 
 
 def grouped(*folders, labels=None):
@@ -45,8 +46,7 @@ def test_few_runs_are_drawn_beside_their_mean(tmp_path):
     assert mean.get_ydata().tolist() == [1, 30] and mean.get_xdata().tolist() == [100, 200]
     assert len(axes.collections) == 1 and axes.get_legend() is None
     assert axes.get_title("left") == "CartPole-v1"
-    assert texts(axes)[0] == \
-        "mean over 3 runs; shade: its 95 % interval, within the lowest and the highest run"
+    assert texts(axes)[0] == "mean over 3 runs; shade: its 95 % interval"
 
 
 def test_many_runs_are_drawn_as_their_mean_alone(tmp_path):
@@ -90,6 +90,27 @@ def test_each_environment_has_a_panel_with_its_own_axis_and_groups(tmp_path):
         assert pendulum.lines[0].get_ydata()[-1] == -900 and pendulum.get_legend() is None
         assert [text.get_text() for text in cart.get_legend().get_texts()] == (
             labels and labels[:2] or ["lr=0.001", "lr=0.002"])
+
+
+def test_many_environments_have_four_small_panels_in_a_row(tmp_path):
+    for number in range(5):
+        write_run(tmp_path / str(number), [1.0, 2.0], env_name=f"Env{number}-v0")
+    figure = draw_groups(grouped(tmp_path), RETURN)
+    assert [axes.get_subplotspec().get_geometry() for axes in figure.axes] == [
+        (2, 4, place, place) for place in range(5)]
+
+
+def test_curves_by_seconds_have_steps_over_speed_below(tmp_path):
+    runs = grouped(write_run(tmp_path / "a", [1.0, 2.0], **{SPEED: [50.0, 80.0]}))
+    axes, = draw_groups(runs, RETURN, by_seconds=True).axes
+    assert axes.lines[0].get_xdata().tolist() == [100 / 50, 200 / 80]
+    assert axes.get_xlabel() == "seconds of training"
+
+
+def test_curves_by_seconds_need_a_speed(tmp_path):
+    runs = grouped(write_run(tmp_path / "a", [1.0, 2.0]))
+    with pytest.raises(ConfigError, match='no metric "charts/SPS"'):
+        draw_groups(runs, RETURN, by_seconds=True)
 
 
 def test_steps_are_written_short(tmp_path):
