@@ -39,7 +39,9 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 from pettingzoo.utils import BaseParallelWrapper
-from results import interval, markdown
+from study_tables import markdown
+
+from fastppo.reports.run_table import mean_and_half
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT, PAGE = ROOT / "bench" / "games.json", ROOT / "docs" / "results.md"
@@ -276,7 +278,7 @@ def area(areas: list[float]) -> str:
     """The cell of a side: mean and interval of its areas, and each of them."""
     if not areas:
         return "–"
-    spread = f" ± {interval(areas):.2f}" if len(areas) > 1 else ""
+    spread = f" ± {mean_and_half(areas)[1]:.2f}" if len(areas) > 1 else ""
     return f"{mean(areas):.2f}{spread} ({', '.join(f'{x:.2f}' for x in areas)})"
 
 

@@ -4,11 +4,11 @@ Warnings that are no hints stand apart: BipedalWalker's observations do leave th
 space, and MuJoCo warns of its own attributes.
 
     python bench/hints.py                                  # the environments of docs/results.md
-    python bench/hints.py --preset none --seeds 1 2 3      # without their presets
+    python bench/hints.py --preset general --seeds 1 2 3   # as if they had none of their own
     python bench/hints.py --env Acrobot-v1 --steps 20000
 
-A run has the length that its preset or the table of results says, so that a tenth of it is that of
-the real one, and is stopped after --steps. Beside the hints and warnings stands how near the run
+A run has the length that the table of results says, so that a tenth of it is that of the real one,
+and is stopped after --steps. Beside the hints and warnings stands how near the run
 came to two of them: the steps until two rewards or two lengths of episodes differed, and the lowest
 entropy of choices in the first tenth, in nats.
 """
@@ -18,7 +18,7 @@ import json
 import logging
 from pathlib import Path
 
-from learning import GOALS, PLAIN
+from study_tasks import DEVELOPMENT
 
 from fastppo import PPO
 from fastppo.terminal.hints import EARLY, Hints
@@ -56,8 +56,7 @@ def watched(env: str, preset: str, seed: int, total: int, steps: int) -> dict:
     log = logging.getLogger("fastppo")
     log.addHandler(watch)
     try:
-        settings = {"preset": "none", "total_steps": total} if preset == "none" else {}
-        with PPO(env, seed=seed, num_workers=0, **settings) as ppo:
+        with PPO(env, seed=seed, num_workers=0, preset=preset, total_steps=total) as ppo:
             ppo.learn(callbacks=watch)
             return {"env": env, "preset": preset, "seed": seed, "steps": ppo.step,
                     "hints": watch.said, "warnings": watch.warnings, "alike": watch.alike,
@@ -70,15 +69,15 @@ def main() -> None:
     """Runs what the command line asks for, and adds the results to those that are kept."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="auto", choices=["auto", "none"])
+    parser.add_argument("--preset", default="auto", choices=["auto", "general"])
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
-    parser.add_argument("--env", nargs="*", default=[goal.env for goal in GOALS])
+    parser.add_argument("--env", nargs="*", default=[*DEVELOPMENT])
     parser.add_argument("--steps", type=int, default=110_000)
     parser.add_argument("--out", type=Path, default=KEPT)
     args = parser.parse_args()
-    for goal in GOALS if args.preset == "auto" else PLAIN:
-        for seed in args.seeds if goal.env in args.env else []:
-            one = watched(goal.env, args.preset, seed, goal.steps, args.steps)
+    for env in args.env:
+        for seed in args.seeds:
+            one = watched(env, args.preset, seed, DEVELOPMENT[env], args.steps)
             keep(args.out, one)
             print(json.dumps(one), flush=True)
 

@@ -26,9 +26,9 @@ UNSEEN = {
     "FlappyBird-v0": 300_000, "LunarLander-v3.small_rewards": 400_000,
     "Pendulum-v1.large_rewards": 100_000, "CartPole-v1.odd_observations": 100_000,
     "Hopper-v5.fine_steps": 500_000}
-MUJOCO = {f"{name}-v5.1m": 1_000_000 for name in (
-    "HalfCheetah", "Hopper", "Walker2d", "Ant", "Swimmer", "Humanoid", "InvertedDoublePendulum",
-    "Reacher")}
+MUJOCO = {name: 1_000_000 for name in (
+    "HalfCheetah-v5.1m", "Hopper-v5", "Walker2d-v5", "Ant-v5.1m", "Swimmer-v5.1m",
+    "Humanoid-v5.1m", "InvertedDoublePendulum-v5.1m", "Reacher-v5.1m")}
 DM_CONTROL = {f"dm_control/{name}-v0.1m": 1_000_000 for name in """
     acrobot-swingup acrobot-swingup_sparse ball_in_cup-catch cartpole-balance
     cartpole-balance_sparse cartpole-swingup cartpole-swingup_sparse cheetah-run finger-spin
@@ -36,7 +36,10 @@ DM_CONTROL = {f"dm_control/{name}-v0.1m": 1_000_000 for name in """
     humanoid-stand humanoid-walk manipulator-bring_ball pendulum-swingup point_mass-easy
     reacher-easy reacher-hard swimmer-swimmer6 swimmer-swimmer15 walker-run walker-stand walker-walk
 """.split()}
-SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "mujoco": MUJOCO, "dm_control": DM_CONTROL}
+GOALS = {"CartPole-v1": 475, "Acrobot-v1": -90, "Pendulum-v1": -200, "LunarLander-v3": 200,
+         "HalfCheetah-v5": 4_000, "BipedalWalker-v3": 250}  # of the timed runs
+SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "mujoco": MUJOCO, "dm_control": DM_CONTROL,
+        "timed": {task: DEVELOPMENT[task] for task in GOALS}}
 ARGUMENTS = {"FlappyBird-v0": {"use_lidar": False},
              "Hopper-v5.fine_steps": {"frame_skip": 1, "max_episode_steps": 4_000}}
 PACKAGES = {"dm_control": "shimmy", "PointMaze": "gymnasium_robotics", "MiniGrid": "minigrid",

@@ -52,12 +52,9 @@ def plot_verb(argv: Sequence[str], interrupts) -> None:
         group.curves(options.metric)  # for its errors, before matplotlib is imported
     from fastppo.reports.curves import save_curves
     from fastppo.reports.density import save_density
-    existed = output.exists()
     path = save_density(groups, options.metric, output) if options.kind == "density" else \
         save_curves(groups, options.metric, output, options.kind == "seconds")
     print(f"picture   {path}")
-    if existed:
-        note(f"{output} existed and was replaced")
     for group in groups:
         if options.kind == "curve" and (early := mean_ends_early(group, options.metric)):
             note(early)

@@ -13,13 +13,15 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from fastppo.errors import ConfigError, Set
 from fastppo.machine.file_access import replaced
-from fastppo.reports.run_table import Curve, RunGroup, group_runs, mean_curve, read_runs
+from fastppo.reports.run_table import Curve, RunGroup, RunTable, group_runs, mean_curve, read_runs
 from fastppo.settings.known_names import (
     CURVE_FILE,
     EVAL_RETURN,
     EXPLAINED_VARIANCE,
+    GLOBAL_STEP,
     KL,
     MEAN_RETURN,
+    SPEED,
 )
 
 DOTS_PER_INCH = 200  # twice those of a usual screen
@@ -128,7 +130,7 @@ def draw_groups(groups: Sequence[RunGroup], metric: str, by_seconds: bool = Fals
     figure = empty_figure(width * columns, height * rows)
     for place, title in enumerate(titles, 1):
         shown = [RunGroup(group.label.removeprefix(f"{title}, "),
-                          [table.by_seconds() if by_seconds else table
+                          [in_seconds(table) if by_seconds else table
                            for table in group.tables if table.title == title])
                  for group in groups]
         shown = [group for group in shown if group.tables]
@@ -142,6 +144,13 @@ def draw_groups(groups: Sequence[RunGroup], metric: str, by_seconds: bool = Fals
         if len(shown) > 1:
             axes.legend(loc="best")
     return figure
+
+
+def in_seconds(table: RunTable) -> RunTable:
+    """The table with seconds of training, steps / speed, for its steps; ConfigError without it."""
+    table.curve(SPEED)  # for its errors
+    steps = table.columns[GLOBAL_STEP] / table.columns[SPEED]
+    return table._replace(columns=table.columns | {GLOBAL_STEP: steps})
 
 
 def groups_text(groups: Sequence[RunGroup]) -> str:

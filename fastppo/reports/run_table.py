@@ -18,13 +18,7 @@ from fastppo.config import Config, having
 from fastppo.errors import ConfigError, Set, format_value
 from fastppo.machine.file_access import read_json, read_text
 from fastppo.machine.stderr import note
-from fastppo.settings.known_names import (
-    CONFIG_FILE,
-    GLOBAL_STEP,
-    METRICS_FILE,
-    SPEED,
-    SUMMARY_FILE,
-)
+from fastppo.settings.known_names import CONFIG_FILE, GLOBAL_STEP, METRICS_FILE, SUMMARY_FILE
 
 LARGEST_TABLE = 1 << 30
 RUN_EXAMPLE = "give the folder of a run, such as runs/latest, or a folder with several runs in it"
@@ -53,15 +47,6 @@ class RunTable(NamedTuple):
     def has_value(self, metric: str) -> bool:
         """True if any row has a finite value of `metric`."""
         return bool(np.isfinite(self.columns.get(metric, np.nan)).any())
-
-    def by_seconds(self) -> "RunTable":
-        """The table with the seconds of training, which are steps / speed, as its steps.
-
-        Raises ConfigError for a table without a speed.
-        """
-        self.curve(SPEED)  # for its errors
-        return self._replace(columns=self.columns | {
-            GLOBAL_STEP: self.columns[GLOBAL_STEP] / self.columns[SPEED]})
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """(environment steps, values) f64 [points] of the rows in which `metric` is finite.

@@ -23,73 +23,65 @@ GAMES = frozenset("""
     TicTacToe3D TimePilot Trondead Turmoil Tutankham UpNDown Venture VideoCheckers
     VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 """.split())
+# Chosen on thirteen tasks (bench/study.md, bench/LOG.md).
+GENERAL = dict(lr=5e-4, gamma="auto", log_std_init="auto")
 PRESETS: dict[str, dict[str, Any]] = {
-    # Of every other environment; chosen on thirteen tasks (bench/study.md, bench/LOG.md).
-    "general": dict(lr=5e-4, gamma="auto", log_std_init="auto"),
-    "lunarlander": dict(num_envs=64, num_steps=64, epochs=16, num_minibatches=8, lr=2e-3,
-                        entropy_coef=0.01, reward_scale=0.1, norm_obs=False, total_steps=400_000),
+    "general": GENERAL,  # of every other environment
+    **{name: GENERAL | dict(total_steps=steps) for name, steps in dict(
+        cartpole=100_000, pendulum=100_000, mountaincar=500_000, mountaincarcontinuous=50_000,
+        lunarlander=400_000, invertedpendulum=100_000, reacher=500_000).items()},
     "acrobot": dict(num_envs=16, num_steps=100, num_minibatches=10, lr=1e-3, entropy_coef=0.01,
                     total_steps=80_000),
-    # With wide noise most actions are clipped to full throttle left or right; by chance that gets
-    # the car to the top.
-    "mountaincarcontinuous": dict(num_steps=250, num_minibatches=16, lr=1e-3, log_std_init=1.0,
-                                  total_steps=50_000),
-    "pendulum": dict(num_envs=4, num_steps=250, num_minibatches=16, lr=1e-3, gamma=0.9,
-                     reward_scale=0.1, total_steps=100_000),
     "lunarlandercontinuous": dict(num_envs=32, num_steps=128, num_minibatches=16, lr=1e-3,
                                   gamma=0.995, gae_lambda=0.97, log_std_init=-0.5,
                                   reward_scale=0.1, norm_obs=False, total_steps=249_856),
-    "reacher": dict(gamma=0.95, gae_lambda=0.9, log_std_init=-1.0, total_steps=499_712),
     "halfcheetah": dict(lr=1e-3, gamma=0.98, gae_lambda=0.92, log_std_init=-1.0,
                         total_steps=499_712),
     "walker": dict(log_std_init=-1.0, total_steps=999_424),
     # rl-zoo3's, with rollouts a quarter as long, because it trains for 5 million steps.
     "bipedalwalker": dict(num_envs=32, num_steps=512, num_minibatches=256, gamma=0.999,
                           clip_range=0.18, total_steps=1_490_944),
-    "cartpole": dict(num_envs=16, num_steps=32, num_minibatches=8, lr=2e-3, gamma=0.98,
-                     gae_lambda=0.9, reward_scale=0.1, norm_obs=False, total_steps=100_000),
     # rl-zoo3's of CarRacing-v2, without gSDE, GELU and hidden layers of 256, which the compiled
     # kernels lack; so actions explore with the default's deviation of 1. No whole run was measured.
-    "carracing": dict(grayscale=True, resize=64, frame_skip=2, frame_stack=2, num_envs=8,
-                      num_steps=512, epochs=10, num_minibatches=32, lr=1e-4, norm_obs=False,
-                      norm_rewards=True, total_steps=4_000_000, eval_episodes=10),
+    "carracing": dict(grayscale=True, resize=64, frame_skip=2, frame_stack=2, num_steps=512,
+                      lr=1e-4, norm_obs=False, norm_rewards=True, total_steps=4_000_000,
+                      eval_episodes=10),
     # Sizes and clip_range as CleanRL's ppo_atari_envpool has them for Pong [pull request 100]. The
     # rate is twice that of ppo_atari and rl-zoo3; without the warm-up it ends half of the units of
     # the first layer in the first 60,000 steps (bench/LOG.md).
     "atari": dict(preprocessing="atari", end_on_life_loss=True, frame_stack=4, num_envs=16,
                   num_steps=128, epochs=3, num_minibatches=8, lr=5e-4, lr_warmup=100_000,
-                  clip_range=0.2, entropy_coef=0.01, clip_rewards=True, norm_obs=False,
-                  total_steps=10_000_000, eval_episodes=10),
+                  entropy_coef=0.01, clip_rewards=True, norm_obs=False, total_steps=10_000_000,
+                  eval_episodes=10),
     # Sizes and rates of "atari": CleanRL's ppo_pettingzoo_ma_atari has 4 epochs, 4 minibatches and
     # 2.5e-4, with which the network lost the image in Pong (bench/LOG.md). One game is enough: no
     # two games of the likeliest actions differ.
-    "atari_players": dict(frame_skip=4, resize=84, frame_stack=4, num_envs=8, num_steps=128,
-                          epochs=3, num_minibatches=8, lr=5e-4, lr_warmup=100_000, clip_range=0.2,
-                          entropy_coef=0.01, norm_obs=False, clip_rewards=True,
-                          total_steps=20_000_000, eval_episodes=1),
+    "atari_players": dict(frame_skip=4, resize=84, frame_stack=4, num_steps=128, epochs=3,
+                          num_minibatches=8, lr=5e-4, lr_warmup=100_000, entropy_coef=0.01,
+                          norm_obs=False, clip_rewards=True, total_steps=20_000_000,
+                          eval_episodes=1),
     # Chosen on simple_spread, multiwalker, pursuit and knights_archers_zombies (bench/LOG.md).
-    "games": dict(num_envs=8, num_steps=64, epochs=10, num_minibatches=16, lr=1e-3, norm_obs=False,
-                  center_rewards=True, total_steps=1_000_000, eval_episodes=10),
+    "games": dict(num_steps=64, num_minibatches=16, lr=1e-3, norm_obs=False, center_rewards=True,
+                  eval_episodes=10),
     # Chosen on Connect Four (bench/LOG.md).
     "boards": dict(past=0.5, num_envs=64, num_steps=128, epochs=4, num_minibatches=8, lr=1e-3,
                    hidden_sizes=(256, 256), activation="relu", entropy_coef=0.06,
                    norm_obs=False, total_steps=6_000_000, eval_episodes=10),
     # Those of CleanRL's ppo_procgen, which has them from [Cobbe 2020, arXiv:1912.01588] with a
     # quarter of the environments. No whole run was measured.
-    "procgen": dict(vec="envpool", model="impala", num_envs=64, num_steps=256, epochs=3,
-                    num_minibatches=8, lr=5e-4, anneal_lr=False, gamma=0.999, clip_range_vf=0.2,
+    "procgen": dict(vec="envpool", model="impala", num_envs=64, epochs=3, num_minibatches=8,
+                    lr=5e-4, anneal_lr=False, gamma=0.999, clip_range_vf=0.2,
                     entropy_coef=0.01, norm_obs=False, norm_rewards=True, total_steps=25_000_000),
 }
 PROCGEN = ("Bigfish Bossfight Caveflyer Chaser Climber Coinrun Dodgeball Fruitbot Heist Jumper"
            " Leaper Maze Miner Ninja Plunder Starpilot").split()
 FAMILIES: dict[str, str] = {
-    "LunarLander": "lunarlander", "LunarLanderContinuous": "lunarlandercontinuous",
-    "CartPole": "cartpole", "Acrobot": "acrobot", "Pendulum": "pendulum",
-    "MountainCarContinuous": "mountaincarcontinuous", "Reacher": "reacher",
-    "HalfCheetah": "halfcheetah", "BipedalWalker": "bipedalwalker", "Hopper": "walker",
-    "Walker2d": "walker", "CarRacing": "carracing", "ALE/*": "atari", "*NoFrameskip": "atari",
-    "atari/*": "atari_players",
-    "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games", "butterfly/knights*": "games",
+    **{name: name.lower() for name in """CartPole Acrobot Pendulum MountainCar
+        MountainCarContinuous LunarLander LunarLanderContinuous BipedalWalker CarRacing
+        InvertedPendulum Reacher HalfCheetah""".split()},
+    "Hopper": "walker", "Walker2d": "walker", "ALE/*": "atari", "*NoFrameskip": "atari",
+    "atari/*": "atari_players", "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games",
+    "butterfly/knights*": "games",
     **{f"{game}{mode}": "procgen" for game in PROCGEN for mode in ("Easy", "Hard")},
 }
 

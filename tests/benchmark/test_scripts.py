@@ -32,23 +32,22 @@ def script(monkeypatch):
 
 def test_runs_that_learn_are_given_no_hint(script, monkeypatch, tmp_path):
     module, kept = script("hints"), tmp_path / "hints.json"
-    for preset, seed in (("auto", 1), ("none", 1), ("auto", 1)):
+    for preset, seed in (("auto", 1), ("general", 1), ("auto", 1)):
         monkeypatch.setattr(sys, "argv", ["hints.py", "--env", "CartPole-v1", "--seeds", str(seed),
                                           "--preset", preset, "--steps", "600", "--out", str(kept)])
         module.main()
     rows = json.loads(kept.read_text(encoding="utf-8"))
     assert [(row["preset"], row["hints"], row["warnings"]) for row in rows] == [
-        ("none", [], []), ("auto", [], [])]
+        ("general", [], []), ("auto", [], [])]
     assert all(0.1 < row["entropy"] < 0.7 and row["steps"] >= 600 for row in rows)
 
 
-def test_the_stored_runs_of_the_table_of_results_were_given_no_hint():
+def test_the_stored_runs_of_the_table_of_results_were_given_no_hint(script):
     rows = json.loads((ROOT / "bench" / "hints.json").read_text(encoding="utf-8"))
     assert not any(row["hints"] for row in rows)
     stored = {(row["env"], row["preset"], row["seed"]) for row in rows}
-    learned = json.loads((ROOT / "bench" / "learning.json").read_text(encoding="utf-8"))
-    names = {row["env"] for row in learned["results"]}
-    assert len(names) == 13 and stored >= {(name, "auto", seed) for name in names
+    tasks = script("study_tasks").DEVELOPMENT
+    assert len(tasks) == 13 and stored >= {(task, "auto", seed) for task in tasks
                                            for seed in (1, 2, 3)}
 
 

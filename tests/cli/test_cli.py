@@ -185,8 +185,8 @@ def test_a_preset_that_is_named_holds_for_any_environment():
 
 
 def test_iterations_are_counted_in_the_presets_rollouts():
-    steps = PRESETS["cartpole"]["num_steps"]
-    found = asked("--num_iterations=10", "--env=CartPole-v1", "--num_envs=3")
+    steps = PRESETS["acrobot"]["num_steps"]
+    found = asked("--num_iterations=10", "--env=Acrobot-v1", "--num_envs=3")
     assert found["total_steps"] == 10 * 3 * steps
 
 
@@ -299,14 +299,14 @@ def test_a_warning_says_that_it_is_one_and_the_logger_is_as_before(command):
     (["--env_name=CartPole-v1", "--device=gpu"],
      "device is 'gpu', but must be one of auto, cpu, cuda", "--device=cpu"),
     (["--env_name=CartPole-v1", "--device=mps"], "one of auto, cpu, cuda", "--device=cpu"),
-    (["--num_envs=0"], "num_envs is 0", "--num_envs=64"),
-    (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.002"),
-    (["--env_name=CartPole-v1", "--num_minibatches=9999"], "more than", "--num_minibatches=8"),
+    (["--env_name=Acrobot-v1", "--num_envs=0"], "num_envs is 0", "--num_envs=16"),
+    (["--env_name=CartPole-v1", "--lr=0"], "lr is 0.0", "--lr=0.0005"),
+    (["--env_name=Acrobot-v1", "--num_minibatches=9999"], "more than", "--num_minibatches=10"),
     (["--num_envs=2", "--num_steps=2", "--num_minibatches=5"], "more than the 4 rows",
      "--num_minibatches=4"),
-    (["--gamma=1.5"], "gamma is 1.5", "--gamma=0.99"),
+    (["--gamma=1.5"], "gamma is 1.5", "--gamma=auto"),
     (["--lr=0", "--preset=none"], "lr is 0.0", "--lr=0.0003"),
-    (["--lr=nan"], "lr is nan", "--lr=0.002"),
+    (["--lr=nan"], "lr is nan", "--lr=0.0005"),
     (["--preset=cartpol"], "no preset 'cartpol', only files (.toml, .json), auto, none,", ""),
 ])
 def test_bad_input_is_one_error_with_a_fix_before_any_worker_starts(command, monkeypatch, argv,
@@ -442,9 +442,9 @@ def test_help_lists_every_setting_with_type_default_and_meaning(command):
 
 
 def test_help_shows_the_preset_of_the_environment_that_is_named(command):
-    _, out, _ = command("--help_all", "--env_name=CartPole-v1")
-    steps = PRESETS["cartpole"]["num_steps"]
-    assert f"(default: {steps} by preset cartpole, else {Config.num_steps})" in \
+    _, out, _ = command("--help_all", "--env_name=Acrobot-v1")
+    steps = PRESETS["acrobot"]["num_steps"]
+    assert f"(default: {steps} by preset acrobot, else {Config.num_steps})" in \
         re.sub(r"[\s│]+", " ", out)
 
 

@@ -230,9 +230,9 @@ def test_a_vector_environment_has_no_workers_to_watch(settings):
 
 
 def test_a_preset_that_is_in_the_way_is_named():
-    with pytest.raises(ConfigError, match="^with preset=cartpole: num_minibatches 8 is more .*\n"
+    with pytest.raises(ConfigError, match="^with preset=acrobot: num_minibatches 10 is more .*\n"
                                           "  fix: num_minibatches=4"):
-        PPO("CartPole-v1", num_envs=2, num_steps=2)
+        PPO("Acrobot-v1", num_envs=2, num_steps=2)
 
 
 @pytest.mark.parametrize("device, precision", [("cpu", "fp32"), ("cuda", "tf32")])

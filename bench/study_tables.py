@@ -1,0 +1,206 @@
+"""Shows the stored runs of study.py, as tables of Markdown and as a picture.
+
+    python bench/study_tables.py table general zoo --seeds 1 2 3 4 5 --tasks CartPole-v1 Acrobot-v1
+    python bench/study_tables.py beside general cleanrl --seeds 1 2 3 --tasks dm_control
+    python bench/study_tables.py seconds preset_timed zoo_timed --seeds 1 2 3 --tasks timed
+    python bench/study_tables.py plot general sb3 --seeds 1 2 3 --tasks unseen --output unseen.png
+    python bench/study_tables.py page      # makes the tables of docs/results.md again
+
+`table` has the areas of bench/study.md and each name's chance to beat the last one; `beside` means
+and standard deviations, also of bench/published.json. On the page each table stands below the
+command that makes it.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import ttest_ind_from_stats
+from study import HERE, options, path_of
+from study_tasks import DEVELOPMENT, GOALS
+
+PAGE = HERE.parent.parent / "docs" / "results.md"
+BLOCK = re.compile(r"(<!-- study_tables\.py (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PUBLISHED = json.loads((HERE.parent / "published.json").read_text())
+TITLES = {"general": "fastppo", "preset": "fastppo with presets", "sb3": "Stable-Baselines3",
+          "zoo": "rl-zoo3's settings", "cleanrl": "CleanRL", "tianshou": "Tianshou",
+          "preset_timed": "fastppo", "zoo_timed": "Stable-Baselines3 with rl-zoo3's settings"}
+REPORTED = range(1, 11)  # seeds
+SURE = 0.05  # two means differ if Welch's p is below
+
+
+def stored(name: str, task: str, seeds: Iterable[int]) -> list[dict]:
+    """The stored runs of these seeds."""
+    paths = (path_of(name, task, seed) for seed in seeds)
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def returns(name: str, task: str, seeds: Iterable[int]) -> np.ndarray:
+    """Their evaluations, f64 [runs evaluations]."""
+    return np.array([run["returns"] for run in stored(name, task, seeds)])
+
+
+def scale(task: str) -> tuple[float, float]:
+    """(the return of random actions, the best known one), see bench/study.md."""
+    low = returns("random", task, [0])[0, 0]
+    if task in DEVELOPMENT:
+        return low, float(np.median(returns("preset", task, range(1, 6))[:, -1]))
+    ends = [[run["returns"][-1] for run in stored(path.name, task, REPORTED)]
+            for path in HERE.iterdir() if path.name != "random"]
+    return low, max(float(np.mean(end)) for end in ends if end)
+
+
+def title(name: str) -> str:
+    """What the readers of a table call a name."""
+    return TITLES.get(name, name)
+
+
+def markdown(titles: list[str], rows: Iterable[list[str]]) -> str:
+    """A table of Markdown."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def table(args: argparse.Namespace) -> str:
+    """A row for each task that all have run, then each name's score and chance to beat the last."""
+    from fastppo.reports.comparison import bootstrapped, improvement_over, interquartile_mean
+    areas: dict[str, list[np.ndarray]] = {name: [] for name in args.names}
+    rows, missing = [], []
+    for task in args.tasks:
+        if not all(stored(name, task, args.seeds) for name in args.names):
+            missing.append(task)
+            continue
+        low, best = scale(task)
+        cells = [task, f"{low:,.1f}", f"{best:,.1f}"]
+        for name in args.names:
+            runs = returns(name, task, args.seeds)
+            last, share = runs[:, -1], (np.median(runs[:, -1]) - low) / (best - low)
+            areas[name].append(np.clip((runs.mean(1) - low) / (best - low), 0, 1.2))
+            few = f"; {len(runs)} seeds" * (len(runs) < len(args.seeds))
+            cells += [f"{np.median(last):,.1f} ({last.min():,.1f}{few})", f"{share:.2f}",
+                      f"{areas[name][-1].mean():.2f}"]
+        rows.append(cells)
+
+    def score(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
+        return interquartile_mean(np.concatenate(parts, axis), axis)
+
+    last, text = args.names[-1], []
+    for name in args.names:
+        mean = bootstrapped(areas[name], score)
+        text.append(f"- {title(name)}: interquartile mean of the areas {mean.value:.3f}"
+                    f" ({mean.low:.3f} to {mean.high:.3f})")
+        if name != last:
+            better = bootstrapped((*areas[name], *areas[last]), improvement_over)
+            text[-1] += (f"; P(better than {title(last)}) {better.value:.3f} ({better.low:.3f} to"
+                         f" {better.high:.3f})")
+    text += [f"- not run yet: {', '.join(missing)}"] * bool(missing)
+    heads = [head for name in args.names
+             for head in (f"{title(name)}: median (lowest) at the end", "share", "area")]
+    return "\n\n".join([markdown(["task", "random", "best", *heads], rows), "\n".join(text)])
+
+
+def moments(name: str, task: str, seeds: Iterable[int]) -> tuple[float, float, int] | None:
+    """(mean, standard deviation, seeds) of the returns at the end; None without two runs.
+
+    A deviation that was not published is NaN.
+    """
+    if name in PUBLISHED:
+        found = PUBLISHED[name]["tasks"].get(task)
+        return found and (*np.array(found, float), PUBLISHED[name]["seeds"])
+    runs = returns(name, task, seeds)
+    return (runs[:, -1].mean(), runs[:, -1].std(ddof=1), len(runs)) if len(runs) > 1 else None
+
+
+def beside(args: argparse.Namespace) -> str:
+    """The first name's means beside the others', and how often they are higher and lower."""
+    rows, (first, *others) = [], args.names
+    higher, sure = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
+    known = dict.fromkeys(others, 0)
+    for task in args.tasks:
+        own, cells = moments(first, task, args.seeds), [task]
+        if own is None:
+            continue
+        for name in args.names:
+            found = moments(name, task, args.seeds)
+            if found is None:
+                cells.append("–")
+                continue
+            cells.append(f"{found[0]:,.1f}" + ("" if np.isnan(found[1]) else f" ± {found[1]:,.1f}"))
+            if name != first:
+                known[name] += 1
+                higher[name] += own[0] > found[0]
+                test = ttest_ind_from_stats(*own, *found, equal_var=False)
+                sure[name] += own[0] < found[0] and test.pvalue < SURE
+        rows.append(cells)
+    text = [f"- {title(first)} has a higher mean than {title(name)} in {higher[name]} of"
+            f" {known[name]}, and a lower one by Welch's test (p < {SURE}) in {sure[name]}"
+            for name in others]
+    return "\n\n".join([markdown(["task", *map(title, args.names)], rows), "\n".join(text)])
+
+
+def seconds(args: argparse.Namespace) -> str:
+    """The seconds of training until an evaluation reached the goal: median, lowest, highest."""
+    rows = []
+    for task in args.tasks:
+        cells = [f"{task} {GOALS[task]:,}"]
+        for name in args.names:
+            runs = stored(name, task, args.seeds)
+            found = [run["seconds"][-1] if run["returns"][-1] >= GOALS[task] else float("inf")
+                     for run in runs]
+            cells.append(f"**{np.median(found):.1f}** ({min(found):.1f} to {max(found):.1f};"
+                         f" {len(found)} seeds)" if found else "–")
+        rows.append(cells)
+    return markdown(["goal", *map(title, args.names)], rows)
+
+
+def plot(args: argparse.Namespace) -> str:
+    """Write a picture of small multiples: evaluations by steps, or by seconds of training."""
+    from fastppo.reports.curves import save_curves
+    from fastppo.reports.run_table import RunGroup, RunTable
+    from fastppo.settings.known_names import EVAL_RETURN, GLOBAL_STEP, SPEED
+
+    def as_table(run: dict) -> RunTable:
+        steps, found = np.array(run["steps"], float), np.array(run["returns"])
+        columns = {GLOBAL_STEP: steps, EVAL_RETURN: found, SPEED: steps / np.array(run["seconds"])}
+        return RunTable(path_of(run["name"], run["task"], run["seed"]), run["task"], run["seed"],
+                        columns, {}, {})
+
+    groups = [RunGroup(title(name), [as_table(run) for task in args.tasks
+                              for run in stored(name, task, args.seeds)]) for name in args.names]
+    return str(save_curves(groups, EVAL_RETURN, args.output, args.by_seconds))
+
+
+def rewrite(text: str) -> str:
+    """A page with its tables made again, each by the command above it."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{shown(shlex.split(block[2]))}\n\n{block[3]}",
+                     text)
+
+
+SHOWS = {"table": table, "beside": beside, "seconds": seconds, "plot": plot}
+
+
+def shown(words: list[str]) -> str:
+    """What a command line shows."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("show", choices=SHOWS)
+    parser.add_argument("--output", type=Path, default=Path("study.png"))
+    parser.add_argument("--by_seconds", action="store_true")
+    args = options(parser, words)
+    return SHOWS[args.show](args)
+
+
+def main() -> None:
+    """Print, or write the page."""
+    if sys.argv[1:] == ["page"]:
+        PAGE.write_text(rewrite(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(shown(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
