@@ -45,6 +45,7 @@ class Marks:
 
     def __init__(self, steps: int, goal: float):
         self.every, self.goal = steps / EVALUATIONS, goal
+        self.timed = goal < float("inf")  # may take more steps, if its system does
         self.steps, self.returns, self.seconds = [], [], []
         self.trained = 0.0
 
@@ -55,7 +56,7 @@ class Marks:
     def reached(self, step: int) -> bool:
         """Evaluate if `step` is the first one after a mark, not the last; False at the goal."""
         done = len(self.steps) + 1
-        if done < EVALUATIONS and step >= done * self.every:
+        if (done < EVALUATIONS or self.timed) and step >= done * self.every:
             self.measure(step)
         return not self.solved
 
@@ -90,15 +91,19 @@ def ours(task: str, seed: int, marks: Marks, settings: dict) -> dict:
 
 
 def theirs(task: str, seed: int, marks: Marks, tuned: bool) -> dict:
-    """Train Stable-Baselines3 with its defaults, or with rl-zoo3's settings of the task."""
+    """Train Stable-Baselines3 with its defaults, or with rl-zoo3's settings of the task.
+
+    If timed, for as many steps as these settings have.
+    """
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
     torch.set_num_threads(1)
+    steps = STEPS[task]
     if tuned:
-        model = zoo_model(task, seed, marks)
+        model, steps = zoo_model(task, seed, marks)
     else:
         marks.start()
         model = PPO("MlpPolicy", make_vec_env(environment(task), seed=seed), seed=seed,
@@ -114,12 +119,12 @@ def theirs(task: str, seed: int, marks: Marks, tuned: bool) -> dict:
         return float(evaluate_policy(model, envs, episodes(task))[0])
 
     marks.evaluate = evaluate
-    model.learn(STEPS[task], callback=lambda local, _: marks.reached(model.num_timesteps))
+    model.learn(steps, callback=lambda local, _: marks.reached(model.num_timesteps))
     return marks.result(model.num_timesteps)
 
 
 def zoo_model(task: str, seed: int, marks: Marks):
-    """A model of rl-zoo3's ppo.yml; versions of an id that it does not have are taken as one."""
+    """(a model of rl-zoo3's ppo.yml, its steps); all versions of an id are taken as one."""
     import tempfile
 
     import rl_zoo3
@@ -129,11 +134,12 @@ def zoo_model(task: str, seed: int, marks: Marks):
     settings = next(tuned[name] for name in tuned if name.split("-v")[0] == task.split("-v")[0])
     folder = Path(tempfile.mkdtemp())
     (folder / "ppo.yml").write_text(yaml.dump({task: settings}))
+    steps = int(settings["n_timesteps"]) if marks.timed else STEPS[task]
     marks.start()
-    manager = ExperimentManager(argparse.Namespace(), "ppo", task, str(folder),
-                                n_timesteps=STEPS[task], eval_freq=-1, seed=seed, verbose=0,
-                                device="cpu", config=str(folder / "ppo.yml"))
-    return manager.setup_experiment()[0]
+    manager = ExperimentManager(argparse.Namespace(), "ppo", task, str(folder), n_timesteps=steps,
+                                eval_freq=-1, seed=seed, verbose=0, device="cpu",
+                                config=str(folder / "ppo.yml"))
+    return manager.setup_experiment()[0], steps
 
 
 def random_return(task: str) -> float:
