@@ -66,6 +66,11 @@ def markdown(titles: list[str], rows: Iterable[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def not_yet(tasks: list[str]) -> list[str]:
+    """The line about tasks without runs, if there are any."""
+    return [f"- not run yet: {', '.join(tasks)}"] * bool(tasks)
+
+
 def table(args: argparse.Namespace) -> str:
     """A row for each task that all have run, then each name's score and chance to beat the last."""
     from fastppo.reports.comparison import bootstrapped, improvement_over, interquartile_mean
@@ -89,8 +94,8 @@ def table(args: argparse.Namespace) -> str:
     def score(*parts: np.ndarray, axis: int = -1) -> np.ndarray:
         return interquartile_mean(np.concatenate(parts, axis), axis)
 
-    last, text = args.names[-1], []
-    for name in args.names:
+    last, text = args.names[-1], not_yet(missing)
+    for name in args.names if rows else []:
         mean = bootstrapped(areas[name], score)
         text.append(f"- {title(name)}: interquartile mean of the areas {mean.value:.3f}"
                     f" ({mean.low:.3f} to {mean.high:.3f})")
@@ -98,7 +103,6 @@ def table(args: argparse.Namespace) -> str:
             better = bootstrapped((*areas[name], *areas[last]), improvement_over)
             text[-1] += (f"; P(better than {title(last)}) {better.value:.3f} ({better.low:.3f} to"
                          f" {better.high:.3f})")
-    text += [f"- not run yet: {', '.join(missing)}"] * bool(missing)
     heads = [head for name in args.names
              for head in (f"{title(name)}: median (lowest) at the end", "share", "area")]
     return "\n\n".join([markdown(["task", "random", "best", *heads], rows), "\n".join(text)])
@@ -118,12 +122,13 @@ def moments(name: str, task: str, seeds: Iterable[int]) -> tuple[float, float, i
 
 def beside(args: argparse.Namespace) -> str:
     """The first name's means beside the others', and how often they are higher and lower."""
-    rows, (first, *others) = [], args.names
+    rows, missing, (first, *others) = [], [], args.names
     higher, sure = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
     known = dict.fromkeys(others, 0)
     for task in args.tasks:
         own, cells = moments(first, task, args.seeds), [task]
         if own is None:
+            missing.append(task)
             continue
         for name in args.names:
             found = moments(name, task, args.seeds)
@@ -139,7 +144,7 @@ def beside(args: argparse.Namespace) -> str:
         rows.append(cells)
     text = [f"- {title(first)} has a higher mean than {title(name)} in {higher[name]} of"
             f" {known[name]}, and a lower one by Welch's test (p < {SURE}) in {sure[name]}"
-            for name in others]
+            for name in others if known[name]] + not_yet(missing)
     return "\n\n".join([markdown(["task", *map(title, args.names)], rows), "\n".join(text)])
 
 
