@@ -38,17 +38,22 @@ def rate(iterate):
     return iterations * ENVS * STEPS / (time.perf_counter() - begin)
 
 
-def rltools():
-    """The rate of RLtools."""
+def own_pendulum(**settings):
+    """RLtools' PPO, compiled for these settings and its own pendulum."""
     from rltools import PPO
     folder = Path(tempfile.gettempdir(), "fastppo_rltools_pendulum")
     folder.mkdir(exist_ok=True)
     (folder / "environment.h").write_text(HEADER)
-    kind = PPO({"path": str(folder), "action_dim": 1, "observation_dim": 3},
+    return PPO({"path": str(folder), "action_dim": 1, "observation_dim": 3},
                interface_name="fastppo_pendulum", enable_evaluation=False,
-               ACTOR_HIDDEN_DIM=WIDTH, CRITIC_HIDDEN_DIM=WIDTH, N_EPOCHS=EPOCHS,
-               N_ENVIRONMENTS=ENVS, ON_POLICY_RUNNER_STEPS_PER_ENV=STEPS, BATCH_SIZE=MINIBATCH,
-               TOTAL_STEP_LIMIT=10**9)
+               TOTAL_STEP_LIMIT=10**9, **settings)
+
+
+def rltools():
+    """The rate of RLtools."""
+    kind = own_pendulum(ACTOR_HIDDEN_DIM=WIDTH, CRITIC_HIDDEN_DIM=WIDTH, N_EPOCHS=EPOCHS,
+                        N_ENVIRONMENTS=ENVS, ON_POLICY_RUNNER_STEPS_PER_ENV=STEPS,
+                        BATCH_SIZE=MINIBATCH)
     return rate(kind.State(1).step)
 
 

@@ -8,6 +8,7 @@
     PYTHON bench/study.py zoo --seeds 1 2 3 4 5      # with rl_zoo3, too
     python bench/study.py random --seeds 0
     python bench/study.py preset_timed --tasks timed --seeds 1 2 3      # also zoo_timed
+    PYTHON bench/study.py rl_games_timed --tasks CartPole-v1 --seeds 1  # of study_peers.py
 
 Each run is one file, bench/study/NAME/TASK-SEED.json: the steps and mean returns of its twenty
 evaluations, the seconds of training alone before each (of older runs: in all), and what it was made
@@ -159,12 +160,16 @@ def random_return(task: str) -> float:
 
 def run(name: str, task: str, seed: int, settings: dict) -> str:
     """One run, stored as one file; its line."""
-    system, _, timed = name.partition("_")
+    system = name.removesuffix("_timed")
+    timed = system != name
     marks = Marks(STEPS[task], GOALS[task] if timed else float("inf"))
     if system == "random":
         found = {"returns": [random_return(task)]}
     elif system in ("sb3", "zoo"):
         found = theirs(task, seed, marks, system == "zoo")
+    elif system in ("rl_games", "rltools"):
+        import study_peers
+        found = getattr(study_peers, system)(task, seed, marks)
     else:
         found = ours(task, seed, marks, {
             "preset": {"preset": "auto", "general": "general"}.get(system, "none"),
@@ -184,7 +189,8 @@ def path_of(name: str, task: str, seed: int) -> Path:
 
 def made_on() -> str:
     """The versions and the processor."""
-    names = "fastppo", "stable-baselines3", "rl_zoo3", "torch", "numpy", "gymnasium", "mujoco"
+    names = ("fastppo", "stable-baselines3", "rl_zoo3", "rl_games", "envpool", "rltools", "torch",
+             "numpy", "gymnasium", "mujoco")
     with open("/proc/cpuinfo") as file:
         chip = next((x.split(":")[1].strip() for x in file if x.startswith("model name")), "")
     return ", ".join([f"{x} {version(x)}" for x in names if _installed(x)]

@@ -29,7 +29,8 @@ BLOCK = re.compile(r"(<!-- study_tables\.py (.+?) -->\n).*?(<!-- end -->)", re.D
 PUBLISHED = json.loads((HERE.parent / "published.json").read_text())
 TITLES = {"general": "fastppo", "preset": "fastppo with presets", "sb3": "Stable-Baselines3",
           "zoo": "rl-zoo3's settings", "cleanrl": "CleanRL", "tianshou": "Tianshou",
-          "preset_timed": "fastppo", "zoo_timed": "Stable-Baselines3 with rl-zoo3's settings"}
+          "preset_timed": "fastppo", "zoo_timed": "Stable-Baselines3, rl-zoo3's settings",
+          "rl_games_timed": "rl_games on EnvPool", "rltools_timed": "RLtools"}
 REPORTED = range(1, 11)  # seeds
 SURE = 0.05  # two means differ if Welch's p is below
 
@@ -157,8 +158,9 @@ def seconds(args: argparse.Namespace) -> str:
             runs = stored(name, task, args.seeds)
             found = [run["seconds"][-1] if run["returns"][-1] >= GOALS[task] else float("inf")
                      for run in runs]
-            cells.append(f"**{np.median(found):.1f}** ({min(found):.1f} to {max(found):.1f};"
-                         f" {len(found)} seeds)" if found else "–")
+            spread = f"{min(found):.1f} to {max(found):.1f}; {len(found)} seeds" if found[1:] \
+                else "1 seed"
+            cells.append(f"**{np.median(found):.1f}** ({spread})" if found else "–")
         rows.append(cells)
     return markdown(["goal", *map(title, args.names)], rows)
 

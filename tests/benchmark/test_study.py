@@ -9,6 +9,7 @@ from source_tree import ROOT
 
 sys.path.insert(0, str(ROOT / "bench"))
 import study  # noqa: E402
+import study_peers  # noqa: E402
 import study_tables  # noqa: E402
 
 TASK = "CartPole-v1"
@@ -90,12 +91,20 @@ def test_means_stand_beside_published_ones_and_say_what_is_surely_lower(kept, mo
         " (p < 0.05) in 1" in text
 
 
+def test_the_return_of_a_peer_is_that_of_gymnasiums_episodes():
+    always_left = study_peers.mean_return(TASK, lambda obs: 0)
+    assert 8 <= always_left <= 11
+
+
 def test_a_run_that_misses_its_goal_has_no_end_of_seconds(kept):
     for seed, last in enumerate((480.0, 490.0, 9.0), 1):
         kept("preset_timed", seed, 1.0, last, seconds=float(seed))
     text = study_tables.shown(["seconds", "preset_timed", "--tasks", TASK, "--seeds", "1", "2",
                                "3"])
     assert text.endswith("| CartPole-v1 475 | **2.0** (1.0 to inf; 3 seeds) |")
+    text = study_tables.shown(["seconds", "preset_timed", "sb3_timed", "--tasks", TASK, "--seeds",
+                               "2"])
+    assert text.endswith("| CartPole-v1 475 | **2.0** (1 seed) | – |")
 
 
 def test_a_picture_has_a_panel_for_each_task(kept, tmp_path):
