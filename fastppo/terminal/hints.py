@@ -17,7 +17,7 @@ BOTTLENECK, BUSY = 0.6, 0.7  # share of the time; other programs for each core
 SETTLED = 20  # snapshots after which shares of the time are believed
 LONG_EPISODE = 200_000  # steps without the end of an episode
 ALIKE_STEPS = 100_000  # without a difference between rewards, or between lengths of episodes
-EARLY, NO_ENTROPY = 0.1, 0.001  # share of the run; nats: MountainCar learns on from 0.013
+EARLY, NO_ENTROPY = 0.1, 0.001  # share of the run; nats: MountainCar has learnt on from 0.013
 
 
 class Hints:
