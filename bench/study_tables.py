@@ -16,7 +16,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,11 @@ def markdown(titles: list[str], rows: Iterable[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def count(runs: Sized) -> str:
+    """How many seeds they are."""
+    return f"{len(runs)} seed{'s' * (len(runs) > 1)}"
+
+
 def not_yet(tasks: list[str]) -> list[str]:
     """The line about tasks without runs, if there are any."""
     return [f"- not run yet: {', '.join(tasks)}"] * bool(tasks)
@@ -87,7 +92,7 @@ def table(args: argparse.Namespace) -> str:
             runs = returns(name, task, args.seeds)
             last, share = runs[:, -1], (np.median(runs[:, -1]) - low) / (best - low)
             areas[name].append(np.clip((runs.mean(1) - low) / (best - low), 0, 1.2))
-            few = f"; {len(runs)} seeds" * (len(runs) < len(args.seeds))
+            few = f"; {count(runs)}" * (len(runs) < len(args.seeds))
             cells += [f"{np.median(last):,.1f} ({last.min():,.1f}{few})", f"{share:.2f}",
                       f"{areas[name][-1].mean():.2f}"]
         rows.append(cells)
@@ -158,9 +163,8 @@ def seconds(args: argparse.Namespace) -> str:
             runs = stored(name, task, args.seeds)
             found = [run["seconds"][-1] if run["returns"][-1] >= GOALS[task] else float("inf")
                      for run in runs]
-            spread = f"{min(found):.1f} to {max(found):.1f}; {len(found)} seeds" if found[1:] \
-                else "1 seed"
-            cells.append(f"**{np.median(found):.1f}** ({spread})" if found else "–")
+            spread = f"{min(found):.1f} to {max(found):.1f}; " if found[1:] else ""
+            cells.append(f"**{np.median(found):.1f}** ({spread}{count(found)})" if found else "–")
         rows.append(cells)
     return markdown(["goal", *map(title, args.names)], rows)
 
