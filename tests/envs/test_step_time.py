@@ -130,7 +130,7 @@ def test_a_vector_environment_chooses_its_workers_too(monkeypatch):
 
 @pytest.mark.parametrize("name", ["num_envs", "num_steps"])
 def test_auto_is_the_presets_value_where_it_changes_learning_else_the_default(name):
-    for env, wanted in (("CartPole-v1", PRESETS["cartpole"]), ("Blackjack-v1", vars(Config()))):
+    for env, wanted in (("Acrobot-v1", PRESETS["acrobot"]), ("Blackjack-v1", vars(Config()))):
         assert getattr(config_for(env, {name: "auto"}), name) == wanted[name]
         request = read([f"--env={env}", f"--{name}=auto", "--num_workers=auto"])
         assert getattr(request.config, name) == wanted[name]
