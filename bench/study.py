@@ -102,14 +102,14 @@ def theirs(task: str, seed: int, marks: Marks, tuned: bool) -> dict:
     from stable_baselines3.common.evaluation import evaluate_policy
     from stable_baselines3.common.vec_env import VecNormalize, sync_envs_normalization
     torch.set_num_threads(1)
-    steps = STEPS[task]
+    steps, envs = STEPS[task], make_vec_env(environment(task), n_envs=5, seed=seed + 10_000)
     if tuned:
         model, steps = zoo_model(task, seed, marks)
     else:
         marks.start()
         model = PPO("MlpPolicy", make_vec_env(environment(task), seed=seed), seed=seed,
                     device="cpu")
-    training, envs = model.get_env(), make_vec_env(environment(task), n_envs=5, seed=seed + 10_000)
+    training = model.get_env()
     if normalises := isinstance(training, VecNormalize):
         envs = VecNormalize(envs, training=False, norm_reward=False)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.stats import ttest_ind_from_stats
-from study import HERE, options, path_of
+from study import EVALUATIONS, HERE, STEPS, options, path_of
 from study_tasks import DEVELOPMENT, GOALS
 
 PAGE = HERE.parent.parent / "docs" / "results.md"
@@ -30,8 +30,8 @@ PUBLISHED = json.loads((HERE.parent / "published.json").read_text())
 TITLES = {"general": "fastppo", "preset": "fastppo with presets", "sb3": "Stable-Baselines3",
           "zoo": "rl-zoo3's settings", "cleanrl": "CleanRL", "tianshou": "Tianshou",
           "preset_timed": "fastppo", "zoo_timed": "Stable-Baselines3, rl-zoo3's settings",
-          "rl_games_timed": "rl_games on EnvPool", "rltools_timed": "RLtools"}
-REPORTED = range(1, 11)  # seeds
+          "rl_games_timed": "rl_games on EnvPool, fastppo's sizes", "rltools_timed": "RLtools"}
+REPORTED, PRESET_SEEDS = range(1, 11), range(1, 6)
 SURE = 0.05  # two means differ if Welch's p is below
 
 
@@ -41,16 +41,19 @@ def stored(name: str, task: str, seeds: Iterable[int]) -> list[dict]:
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
-def returns(name: str, task: str, seeds: Iterable[int]) -> np.ndarray:
-    """Their evaluations, f64 [runs evaluations]."""
-    return np.array([run["returns"] for run in stored(name, task, seeds)])
+def areas_of(runs: list[dict], low: float, best: float) -> np.ndarray:
+    """The area of each run: the mean of its curve at each twentieth of the steps, as a share."""
+    marks = STEPS[runs[0]["task"]] * np.arange(1, EVALUATIONS + 1) / EVALUATIONS
+    means = np.array([np.interp(marks, run["steps"], run["returns"]).mean() for run in runs])
+    return np.clip((means - low) / (best - low), 0, 1.2)
 
 
 def scale(task: str) -> tuple[float, float]:
     """(the return of random actions, the best known one), see bench/study.md."""
-    low = returns("random", task, [0])[0, 0]
+    low = stored("random", task, [0])[0]["returns"][0]
     if task in DEVELOPMENT:
-        return low, float(np.median(returns("preset", task, range(1, 6))[:, -1]))
+        return low, float(np.median([run["returns"][-1]
+                                     for run in stored("preset", task, PRESET_SEEDS)]))
     ends = [[run["returns"][-1] for run in stored(path.name, task, REPORTED)]
             for path in HERE.iterdir() if path.name != "random"]
     return low, max(float(np.mean(end)) for end in ends if end)
@@ -83,17 +86,19 @@ def table(args: argparse.Namespace) -> str:
     areas: dict[str, list[np.ndarray]] = {name: [] for name in args.names}
     rows, missing = [], []
     for task in args.tasks:
-        if not all(stored(name, task, args.seeds) for name in args.names):
+        needed = {name: args.seeds for name in args.names} | {"random": [0]} | (
+            {"preset": PRESET_SEEDS} if task in DEVELOPMENT else {})
+        if any(len(stored(name, task, seeds)) < len(seeds) for name, seeds in needed.items()):
             missing.append(task)
             continue
         low, best = scale(task)
         cells = [task, f"{low:,.1f}", f"{best:,.1f}"]
         for name in args.names:
-            runs = returns(name, task, args.seeds)
-            last, share = runs[:, -1], (np.median(runs[:, -1]) - low) / (best - low)
-            areas[name].append(np.clip((runs.mean(1) - low) / (best - low), 0, 1.2))
-            few = f"; {count(runs)}" * (len(runs) < len(args.seeds))
-            cells += [f"{np.median(last):,.1f} ({last.min():,.1f}{few})", f"{share:.2f}",
+            runs = stored(name, task, args.seeds)
+            last = np.array([run["returns"][-1] for run in runs])
+            areas[name].append(areas_of(runs, low, best))
+            cells += [f"{np.median(last):,.1f} ({last.min():,.1f})",
+                      f"{(np.median(last) - low) / (best - low):.2f}",
                       f"{areas[name][-1].mean():.2f}"]
         rows.append(cells)
 
@@ -122,15 +127,14 @@ def moments(name: str, task: str, seeds: Iterable[int]) -> tuple[float, float, i
     if name in PUBLISHED:
         found = PUBLISHED[name]["tasks"].get(task)
         return found and (*np.array(found, float), PUBLISHED[name]["seeds"])
-    runs = returns(name, task, seeds)
-    return (runs[:, -1].mean(), runs[:, -1].std(ddof=1), len(runs)) if len(runs) > 1 else None
+    runs = np.array([run["returns"][-1] for run in stored(name, task, seeds)])
+    return (runs.mean(), runs.std(ddof=1), len(runs)) if len(runs) > 1 else None
 
 
 def beside(args: argparse.Namespace) -> str:
     """The first name's means beside the others', and how often they are higher and lower."""
     rows, missing, (first, *others) = [], [], args.names
-    higher, sure = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
-    known = dict.fromkeys(others, 0)
+    higher, lower = ({name: np.zeros(2, int) for name in others} for _ in range(2))
     for task in args.tasks:
         own, cells = moments(first, task, args.seeds), [task]
         if own is None:
@@ -141,17 +145,24 @@ def beside(args: argparse.Namespace) -> str:
             if found is None:
                 cells.append("–")
                 continue
-            cells.append(f"{found[0]:,.1f}" + ("" if np.isnan(found[1]) else f" ± {found[1]:,.1f}"))
+            spread = "" if np.isnan(found[1]) else f" ± {found[1]:,.1f}"
+            cells.append(f"{found[0]:,.1f}{spread} ({found[2]})")
             if name != first:
-                known[name] += 1
-                higher[name] += own[0] > found[0]
-                test = ttest_ind_from_stats(*own, *found, equal_var=False)
-                sure[name] += own[0] < found[0] and test.pvalue < SURE
+                is_higher = own[0] > found[0]
+                is_sure = ttest_ind_from_stats(*own, *found, equal_var=False).pvalue < SURE
+                higher[name] += np.array([is_higher, is_higher and is_sure])
+                lower[name] += np.array([not is_higher, not is_higher and is_sure])
         rows.append(cells)
-    text = [f"- {title(first)} has a higher mean than {title(name)} in {higher[name]} of"
-            f" {known[name]}, and a lower one by Welch's test (p < {SURE}) in {sure[name]}"
-            for name in others if known[name]] + not_yet(missing)
+    text = [f"- {title(first)} has a higher mean than {title(name)} in {higher[name][0]}"
+            f" ({higher[name][1]} by Welch's test, p < {SURE}), a lower one in {lower[name][0]}"
+            f" ({lower[name][1]})" for name in others if sum(higher[name] + lower[name])]
+    text += not_yet(missing)
     return "\n\n".join([markdown(["task", *map(title, args.names)], rows), "\n".join(text)])
+
+
+def brief(seconds: float) -> str:
+    """A number with a digit after the point, below a second two."""
+    return f"{seconds:.{1 if seconds >= 1 else 2}f}"
 
 
 def seconds(args: argparse.Namespace) -> str:
@@ -163,8 +174,9 @@ def seconds(args: argparse.Namespace) -> str:
             runs = stored(name, task, args.seeds)
             found = [run["seconds"][-1] if run["returns"][-1] >= GOALS[task] else float("inf")
                      for run in runs]
-            spread = f"{min(found):.1f} to {max(found):.1f}; " if found[1:] else ""
-            cells.append(f"**{np.median(found):.1f}** ({spread}{count(found)})" if found else "–")
+            spread = f"{brief(min(found))} to {brief(max(found))}; " if found[1:] else ""
+            cells.append(f"**{brief(np.median(found))}** ({spread}{count(found)})" if found
+                         else "–")
         rows.append(cells)
     return markdown(["goal", *map(title, args.names)], rows)
 
@@ -182,7 +194,9 @@ def plot(args: argparse.Namespace) -> str:
                         columns, {}, {})
 
     groups = [RunGroup(title(name), [as_table(run) for task in args.tasks
-                              for run in stored(name, task, args.seeds)]) for name in args.names]
+                                     for run in stored(name, task, args.seeds)
+                                     if isinstance(run["seconds"], list) or not args.by_seconds])
+              for name in args.names]
     return str(save_curves(groups, EVAL_RETURN, args.output, args.by_seconds))
 
 

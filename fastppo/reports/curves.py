@@ -78,9 +78,9 @@ def set_title(axes: Axes, text: str, below: str) -> None:
 
 
 def step_axis(axes: Axes, name: str = "environment steps") -> None:
-    """Makes the x axis of what is drawn one of environment steps, from 0 on: 0, 400k, 1.2M.
+    """Makes the x axis of what is drawn one of steps, or seconds, from 0 on: 0, 400k, 1.2M.
 
-    It has ticks at round numbers of whole steps, at most ten.
+    It has ticks at round whole numbers, at most ten.
     """
     axes.set_xlabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(9, steps=TICK_STEPS, integer=True))
