@@ -20,12 +20,13 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
-from study_tasks import DEVELOPMENT, GOALS, SETS, environment, make
+from study_tasks import DEVELOPMENT, GOALS, SETS, environment, make, mean_return
 
 HERE = Path(__file__).parent / "study"
 EVALUATIONS = 20
@@ -147,15 +148,7 @@ def random_return(task: str) -> float:
     """The mean return of 100 episodes of uniformly random actions."""
     with make(task) as env:
         env.action_space.seed(0)
-        total = 0.0
-        for episode in range(100):
-            env.reset(seed=episode)
-            ended = False
-            while not ended:
-                _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-                total += float(reward)
-                ended = terminated or truncated
-        return round(total / 100, 3)
+        return round(mean_return(env, lambda obs: env.action_space.sample(), range(100)), 3)
 
 
 def run(name: str, task: str, seed: int, settings: dict) -> str:
@@ -188,12 +181,14 @@ def path_of(name: str, task: str, seed: int) -> Path:
 
 
 def made_on() -> str:
-    """The versions and the processor."""
+    """The commit, the versions and the processor."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE.parent, text=True,
+                            stdout=subprocess.PIPE).stdout.strip()
     names = ("fastppo", "stable-baselines3", "rl_zoo3", "rl_games", "envpool", "rltools", "torch",
              "numpy", "gymnasium", "mujoco")
     with open("/proc/cpuinfo") as file:
         chip = next((x.split(":")[1].strip() for x in file if x.startswith("model name")), "")
-    return ", ".join([f"{x} {version(x)}" for x in names if _installed(x)]
+    return ", ".join([f"commit {commit}"] + [f"{x} {version(x)}" for x in names if _installed(x)]
                      + [f"Python {platform.python_version()}", chip])
 
 

@@ -8,26 +8,21 @@ evaluated in Gymnasium's environments.
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
-from study_tasks import DEVELOPMENT
+from study_tasks import DEVELOPMENT, mean_return
 
 EPISODES = 20  # of an evaluation
-ROWS, LIMIT = 8 * 256, 2  # of a rollout of rl_games; times the steps of fastppo's preset
+ROWS = 8 * 256  # of a rollout of rl_games
+LIMIT = 2  # a run takes at most as many times the steps of fastppo's preset
 
 
-def mean_return(task: str, act: Callable[[np.ndarray], np.ndarray]) -> float:
-    """The mean return of episodes in Gymnasium's environments."""
-    total = 0.0
+def evaluated(task: str, act: Callable[[np.ndarray], Any]) -> float:
+    """The mean return of an evaluation in Gymnasium's environment."""
     with gymnasium.make(task) as env:
-        for episode in range(EPISODES):
-            (obs, _), ended = env.reset(seed=10_000 + episode), False
-            while not ended:
-                obs, reward, terminated, truncated, _ = env.step(act(obs))
-                total += float(reward)
-                ended = terminated or truncated
-    return total / EPISODES
+        return mean_return(env, act, range(10_000, 10_000 + EPISODES))
 
 
 def rl_games(task: str, seed: int, marks) -> dict:
@@ -64,7 +59,7 @@ def rl_games(task: str, seed: int, marks) -> dict:
 
     def evaluate() -> float:
         agent.set_eval()
-        return mean_return(task, act)
+        return evaluated(task, act)
 
     marks.evaluate = evaluate
     while step < LIMIT * DEVELOPMENT[task] and marks.reached(step):
@@ -83,7 +78,7 @@ def rltools(task: str, seed: int, marks) -> dict:
                         EPISODE_STEP_LIMIT=200)
     marks.start()
     state, step = kind.State(seed), 0
-    marks.evaluate = lambda: mean_return(task, lambda obs: 2 * np.clip(
+    marks.evaluate = lambda: evaluated(task, lambda obs: 2 * np.clip(
         np.atleast_1d(state.action(obs)), -1, 1))
     while step < LIMIT * DEVELOPMENT[task] and marks.reached(step):
         state.step()

@@ -6,7 +6,9 @@ flappy-bird-gymnasium.
 """
 
 import importlib
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -72,3 +74,16 @@ def make(task: str) -> gymnasium.Env:
         space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
         return TransformObservation(env, lambda obs: obs * factor + shift, space)
     return env
+
+
+def mean_return(env: gymnasium.Env, act: Callable[[Any], Any], seeds: Iterable[int]) -> float:
+    """The mean return of an episode for each seed, with the actions of `act`."""
+    totals = []
+    for seed in seeds:
+        (obs, _), total, ended = env.reset(seed=seed), 0.0, False
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(act(obs))
+            total += float(reward)
+            ended = terminated or truncated
+        totals.append(total)
+    return sum(totals) / len(totals)

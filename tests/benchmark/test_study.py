@@ -94,7 +94,7 @@ def test_means_stand_beside_published_ones_and_say_what_is_surely_lower(kept, mo
 
 
 def test_the_return_of_a_peer_is_that_of_gymnasiums_episodes():
-    always_left = study_peers.mean_return(TASK, lambda obs: 0)
+    always_left = study_peers.evaluated(TASK, lambda obs: 0)
     assert 8 <= always_left <= 11
 
 
