@@ -88,7 +88,8 @@ def table(args: argparse.Namespace) -> str:
     for task in args.tasks:
         needed = {name: args.seeds for name in args.names} | {"random": [0]} | (
             {"preset": PRESET_SEEDS} if task in DEVELOPMENT else {})
-        if any(len(stored(name, task, seeds)) < len(seeds) for name, seeds in needed.items()):
+        if not all(path_of(name, task, seed).exists()
+                   for name, seeds in needed.items() for seed in seeds):
             missing.append(task)
             continue
         low, best = scale(task)

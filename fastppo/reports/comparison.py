@@ -167,8 +167,8 @@ def improvement_of(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
 def bootstrapped(groups: Sequence[np.ndarray], statistic: Callable) -> Estimate:
     """The value of a statistic of groups of scores, with its 95 % interval; see compare_runs."""
     from scipy.stats import bootstrap
-    pairs = [np.repeat(x, 2) if len(x) == 1 else x for x in groups]  # scipy wants two at least
-    found = bootstrap(pairs, statistic, n_resamples=RESAMPLES, batch=RESAMPLES // 10,
+    drawn = [np.repeat(x, 2) if len(x) == 1 else x for x in groups]  # scipy wants two at least
+    found = bootstrap(drawn, statistic, n_resamples=RESAMPLES, batch=RESAMPLES // 10,
                       vectorized=True, method="percentile", rng=np.random.default_rng(SEED))
     low, high = found.confidence_interval
     return Estimate(float(statistic(*groups)), float(low), float(high))

@@ -59,6 +59,12 @@ def test_an_interval_holds_the_true_value_about_as_often_as_it_says():
     assert 24 <= held <= 30
 
 
+def test_a_group_of_one_score_counts_once():
+    found = bootstrapped((np.zeros(1), np.ones(3)), lambda *parts, axis=-1:
+                         np.concatenate(parts, axis).mean(axis))
+    assert found.value == 0.75
+
+
 def test_the_same_runs_have_the_same_intervals():
     scores = np.arange(6.0) ** 2
     first, second = (bootstrapped((scores,), interquartile_mean) for _ in range(2))
