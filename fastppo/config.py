@@ -242,8 +242,10 @@ class Config:
     """Samples over which advantages are normalised to mean 0 and standard deviation 1
     [37 details, number 7]"""
 
-    epochs: int = setting(10, section="update", alias="ppo_epochs")
-    """Passes over each rollout [Schulman 2017, table 3]"""
+    epochs: int | Literal["auto"] = setting(
+        10, section="update", form="auto", alias="ppo_epochs", rule=rules.or_auto(rules.whole(1)))
+    """Passes over each rollout; auto: 10 in runs of less than a million steps, else 5 [Schulman
+    2017, table 3]"""
     num_minibatches: int = setting(32, alias="num_batches")
     """Minibatches per epoch; a network with memory has num_envs at most, for its minibatches are
     whole environments [SB3: 64 rows each of 2,048]"""

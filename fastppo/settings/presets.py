@@ -24,12 +24,13 @@ GAMES = frozenset("""
     VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 """.split())
 # Chosen on thirteen tasks (bench/study.md, bench/LOG.md).
-GENERAL = dict(lr=5e-4, gamma="auto", log_std_init="auto")
+GENERAL = dict(lr=5e-4, gamma="auto", log_std_init="auto", epochs="auto")
 PRESETS: dict[str, dict[str, Any]] = {
     "general": GENERAL,  # of every other environment
     **{name: GENERAL | dict(total_steps=steps) for name, steps in dict(
         cartpole=100_000, pendulum=100_000, mountaincar=500_000, mountaincarcontinuous=50_000,
-        lunarlander=400_000, invertedpendulum=100_000, reacher=500_000).items()},
+        lunarlander=400_000, bipedalwalker=500_000, invertedpendulum=100_000,
+        reacher=500_000).items()},
     "acrobot": dict(num_envs=16, num_steps=100, num_minibatches=10, lr=1e-3, entropy_coef=0.01,
                     total_steps=80_000),
     "lunarlandercontinuous": dict(num_envs=32, num_steps=128, num_minibatches=16, lr=1e-3,
@@ -38,9 +39,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "halfcheetah": dict(lr=1e-3, gamma=0.98, gae_lambda=0.92, log_std_init=-1.0,
                         total_steps=499_712),
     "walker": dict(log_std_init=-1.0, total_steps=999_424),
-    # rl-zoo3's, with rollouts a quarter as long, because it trains for 5 million steps.
-    "bipedalwalker": dict(num_envs=32, num_steps=512, num_minibatches=256, gamma=0.999,
-                          clip_range=0.18, total_steps=1_490_944),
     # rl-zoo3's of CarRacing-v2, without gSDE, GELU and hidden layers of 256, which the compiled
     # kernels lack; so actions explore with the default's deviation of 1. No whole run was measured.
     "carracing": dict(grayscale=True, resize=64, frame_skip=2, frame_stack=2, num_steps=512,

@@ -27,6 +27,7 @@ from fastppo.trainer.rules import (
 )
 
 log = logging.getLogger("fastppo")
+LONG = 1_000_000  # steps of a run, from which on more than 5 epochs end exploration too early
 WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START_SECONDS = 0.25  # until the workers have started
@@ -43,21 +44,20 @@ def resolve(source: EnvSource) -> Config:
     config = resolve_for_spaces(given, seen)
     if config.gamma == "auto":
         config = config.replace(gamma=discount_for(source.step_limit))
+    if config.epochs == "auto":
+        config = config.replace(epochs=default_of("epochs") if config.total_steps < LONG else 5)
     check_settings(config, given, seen)
-    from fastppo.compiled.support import (
-        unsupported_in_acting,
-        unsupported_in_graph,
-        unsupported_in_learner,
-    )
+    from fastppo.compiled import support
     _warn_of_model(given, seen)
-    slow = unsupported_in_learner(config, seen)
+    slow = support.unsupported_in_learner(config, seen)
     config = config.replace(precision=_precision(config, bool(slow)))
-    graph = config.device != "cpu" and limits.rank_count() == 1 and not unsupported_in_graph(config)
+    graph = (config.device != "cpu" and limits.rank_count() == 1
+             and not support.unsupported_in_graph(config))
     learner, acting = config.learner, config.acting
     if learner == "auto":
         learner = "graph" if graph else "torch" if slow else "kernel"
     if acting == "auto":
-        acting = "central" if unsupported_in_acting(config, seen) else "local"
+        acting = "central" if support.unsupported_in_acting(config, seen) else "local"
     if slow and learner != "kernel":
         log.info("learner=%s, because the compiled one, which is 5 to 15 times as fast for small"
                  " networks, does not support %s", learner, slow)

@@ -49,6 +49,14 @@ def test_the_discount_of_auto_reaches_a_fifth_of_the_limit_of_an_episode(env, se
     assert source_of(env, settings).resolved.gamma == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.parametrize(("settings", "wanted"), [
+    ({"total_steps": 999_999}, 10), ({"total_steps": 1_000_000}, 5), ({"epochs": 3}, 3),
+    ({"preset": "none"}, 10)])
+def test_long_runs_have_half_the_epochs(settings, wanted):
+    settings = {"preset": "general", "num_workers": 0, **settings}
+    assert source_of("Acrobot-v1", settings).resolved.epochs == wanted
+
+
 def test_a_vector_environment_has_the_discount_of_its_environments():
     env = gym.make_vec("MountainCar-v0", num_envs=2)  # a limit of 200 steps
     assert source_of(env, {}).resolved.gamma == pytest.approx(0.975, abs=1e-12)
