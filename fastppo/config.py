@@ -244,7 +244,7 @@ class Config:
 
     epochs: int | Literal["auto"] = setting(
         10, section="update", form="auto", alias="ppo_epochs", rule=rules.or_auto(rules.whole(1)))
-    """Passes over each rollout; auto: 10 in runs of less than a million steps, else 5 [Schulman
+    """Passes over each rollout; auto: 10 where total_steps is below a million, else 5 [Schulman
     2017, table 3]"""
     num_minibatches: int = setting(32, alias="num_batches")
     """Minibatches per epoch; a network with memory has num_envs at most, for its minibatches are
