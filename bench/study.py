@@ -164,9 +164,9 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
         import study_peers
         found = getattr(study_peers, system)(task, seed, marks)
     else:
-        found = ours(task, seed, marks, {
-            "preset": {"preset": "auto", "general": "general"}.get(system, "none"),
-            "num_workers": None if timed else 0, "total_steps": STEPS[task]} | settings)
+        preset = {"preset": "auto", "general": "general"}.get(system, "none")
+        length = {} if timed else {"total_steps": STEPS[task], "num_workers": 0}
+        found = ours(task, seed, marks, {"preset": preset} | length | settings)
     about = {"name": name, "task": task, "seed": seed, "settings": settings, "made": made_on()}
     path = path_of(name, task, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
