@@ -183,14 +183,17 @@ def seconds(args: argparse.Namespace) -> str:
 
 
 def plot(args: argparse.Namespace) -> str:
-    """Write a picture of small multiples: evaluations by steps, or by seconds of training."""
+    """Write a picture of small multiples: evaluations by steps, or by them at a run's speed."""
     from fastppo.reports.curves import save_curves
     from fastppo.reports.run_table import RunGroup, RunTable
     from fastppo.settings.known_names import EVAL_RETURN, GLOBAL_STEP, SPEED
 
     def as_table(run: dict) -> RunTable:
         steps, found = np.array(run["steps"], float), np.array(run["returns"])
-        columns = {GLOBAL_STEP: steps, EVAL_RETURN: found, SPEED: steps / np.array(run["seconds"])}
+        columns = {GLOBAL_STEP: steps, EVAL_RETURN: found}
+        if args.by_seconds:  # medians, because many runs stood still while others were timed
+            median = np.median(np.diff(steps)) / np.median(np.diff(run["seconds"]))
+            columns[SPEED] = np.full_like(steps, median)
         return RunTable(path_of(run["name"], run["task"], run["seed"]), run["task"], run["seed"],
                         columns, {}, {})
 
