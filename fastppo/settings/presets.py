@@ -38,7 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
                                   reward_scale=0.1, norm_obs=False, total_steps=249_856),
     "halfcheetah": dict(lr=1e-3, gamma=0.98, gae_lambda=0.92, log_std_init=-1.0,
                         total_steps=499_712),
-    "walker": dict(log_std_init=-1.0, total_steps=999_424),
+    "walker2d": dict(log_std_init=-1.0, total_steps=999_424),
     # rl-zoo3's of CarRacing-v2, without gSDE, GELU and hidden layers of 256, which the compiled
     # kernels lack; so actions explore with the default's deviation of 1. No whole run was measured.
     "carracing": dict(grayscale=True, resize=64, frame_skip=2, frame_stack=2, num_steps=512,
@@ -76,8 +76,8 @@ PROCGEN = ("Bigfish Bossfight Caveflyer Chaser Climber Coinrun Dodgeball Fruitbo
 FAMILIES: dict[str, str] = {
     **{name: name.lower() for name in """CartPole Acrobot Pendulum MountainCar
         MountainCarContinuous LunarLander LunarLanderContinuous BipedalWalker CarRacing
-        InvertedPendulum Reacher HalfCheetah""".split()},
-    "Hopper": "walker", "Walker2d": "walker", "ALE/*": "atari", "*NoFrameskip": "atari",
+        InvertedPendulum Reacher HalfCheetah Walker2d""".split()},
+    "ALE/*": "atari", "*NoFrameskip": "atari",
     "atari/*": "atari_players", "classic/*": "boards", "mpe2/*": "games", "sisl/*": "games",
     "butterfly/knights*": "games",
     **{f"{game}{mode}": "procgen" for game in PROCGEN for mode in ("Easy", "Hard")},

@@ -61,7 +61,8 @@ def kept(monkeypatch, tmp_path):
 def test_a_run_is_stored_with_its_settings_and_versions(kept, monkeypatch, tmp_path, name, task):
     monkeypatch.setattr(study, "STEPS", {task: 64})
     monkeypatch.setattr(study, "episodes", lambda task: 2)
-    assert study.run(name, task, 3, {"num_envs": 2, "num_steps": 32, "num_minibatches": 1})
+    assert study.run(name, task, 3, {"num_envs": 2, "num_steps": 32, "num_minibatches": 1,
+                                     "total_steps": 64})
     found = json.loads((tmp_path / name / f"{task}-3.json").read_text())
     assert found["steps"] == [64, 64] and len(found["returns"]) == 2 and "torch" in found["made"]
     assert found["settings"]["num_steps"] == 32
