@@ -12,8 +12,8 @@
 
 Each run is one file, bench/study/NAME/TASK-SEED.json: the steps and mean returns of its twenty
 evaluations, the seconds of training alone before each (of older runs: in all), and what it was made
-with. A run whose name ends with _timed may take all cores, and ends with the evaluation that
-reaches the goal of its task.
+with. A run whose name ends with _timed may take all cores, is as long as its settings say, and
+ends with the evaluation that reaches the goal of its task.
 """
 
 import argparse
@@ -165,8 +165,8 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
         found = getattr(study_peers, system)(task, seed, marks)
     else:
         preset = {"preset": "auto", "general": "general"}.get(system, "none")
-        length = {} if timed else {"total_steps": STEPS[task], "num_workers": 0}
-        found = ours(task, seed, marks, {"preset": preset} | length | settings)
+        fixed = {} if timed else {"total_steps": STEPS[task], "num_workers": 0}
+        found = ours(task, seed, marks, {"preset": preset} | fixed | settings)
     about = {"name": name, "task": task, "seed": seed, "settings": settings, "made": made_on()}
     path = path_of(name, task, seed)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -183,7 +183,7 @@ def seconds(args: argparse.Namespace) -> str:
 
 
 def plot(args: argparse.Namespace) -> str:
-    """Write a picture of small multiples: evaluations by steps, or by them at a run's speed."""
+    """Write small multiples: evaluations by steps, or by seconds at each run's median speed."""
     from fastppo.reports.curves import save_curves
     from fastppo.reports.run_table import RunGroup, RunTable
     from fastppo.settings.known_names import EVAL_RETURN, GLOBAL_STEP, SPEED
@@ -191,9 +191,9 @@ def plot(args: argparse.Namespace) -> str:
     def as_table(run: dict) -> RunTable:
         steps, found = np.array(run["steps"], float), np.array(run["returns"])
         columns = {GLOBAL_STEP: steps, EVAL_RETURN: found}
-        if args.by_seconds:  # medians, because many runs stood still while others were timed
-            median = np.median(np.diff(steps)) / np.median(np.diff(run["seconds"]))
-            columns[SPEED] = np.full_like(steps, median)
+        if args.by_seconds:  # median, because many runs were paused while others were timed
+            each = np.median(np.diff([steps, run["seconds"]], prepend=0), axis=1)
+            columns[SPEED] = np.full_like(steps, each[0] / each[1])
         return RunTable(path_of(run["name"], run["task"], run["seed"]), run["task"], run["seed"],
                         columns, {}, {})
 

@@ -51,18 +51,22 @@ def kept(monkeypatch, tmp_path):
     def keep(name, seed, *returns, seconds=1.0, task=TASK):
         path = study.path_of(name, task, seed)
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"name": name, "task": task, "seed": seed, "steps": [10, 20],
-                                    "returns": returns, "seconds": [0.5, seconds]}))
+        last = slice(-len(returns), None)
+        path.write_text(json.dumps({"name": name, "task": task, "seed": seed,
+                                    "steps": [10, 20][last], "returns": returns,
+                                    "seconds": [0.5, seconds][last]}))
     return keep
 
 
-@pytest.mark.parametrize("name, task", [("none", "MountainCarContinuous-v0"),
-                                        ("general_timed", TASK)])
-def test_a_run_is_stored_with_its_settings_and_versions(kept, monkeypatch, tmp_path, name, task):
+@pytest.mark.parametrize("name, task, length", [
+    ("none", "MountainCarContinuous-v0", {}),
+    ("general_timed", TASK, {"total_steps": 64})])  # else as long as its preset says
+def test_a_run_is_stored_with_its_settings_and_versions(kept, monkeypatch, tmp_path, name, task,
+                                                        length):
     monkeypatch.setattr(study, "STEPS", {task: 64})
     monkeypatch.setattr(study, "episodes", lambda task: 2)
-    assert study.run(name, task, 3, {"num_envs": 2, "num_steps": 32, "num_minibatches": 1,
-                                     "total_steps": 64})
+    assert study.run(name, task, 3, {"num_envs": 2, "num_steps": 32, "num_minibatches": 1}
+                     | length)
     found = json.loads((tmp_path / name / f"{task}-3.json").read_text())
     assert found["steps"] == [64, 64] and len(found["returns"]) == 2 and "torch" in found["made"]
     assert found["settings"]["num_steps"] == 32
@@ -116,6 +120,12 @@ def test_a_picture_has_a_panel_for_each_task(kept, tmp_path):
     path = study_tables.shown(["plot", "general", "--seeds", "1", "2", "--tasks", TASK, "--output",
                                str(tmp_path / "a.svg"), "--by_seconds"])
     assert "CartPole-v1" in (tmp_path / "a.svg").read_text() and path.endswith("a.svg")
+
+
+def test_a_run_of_one_evaluation_is_drawn_by_seconds(kept, tmp_path):
+    kept("preset_timed", 1, 480.0)
+    assert study_tables.shown(["plot", "preset_timed", "--seeds", "1", "--tasks", TASK, "--output",
+                               str(tmp_path / "a.svg"), "--by_seconds"]).endswith("a.svg")
 
 
 def test_only_what_is_below_a_command_is_rewritten(kept):
