@@ -30,6 +30,8 @@ from study_tasks import DEVELOPMENT, GOALS, SETS, environment, make, mean_return
 
 HERE = Path(__file__).parent / "study"
 EVALUATIONS = 20
+PRESETS = {"preset": "auto", "general": "general", "none": "none"}  # others need --settings
+PEERS = ("sb3", "zoo", "random", "rl_games", "rltools")
 STEPS = {task: steps for tasks in SETS.values() for task, steps in tasks.items()}
 
 
@@ -164,7 +166,7 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
         import study_peers
         found = getattr(study_peers, system)(task, seed, marks)
     else:
-        preset = {"preset": "auto", "general": "general"}.get(system, "none")
+        preset = PRESETS.get(system, "none")
         fixed = {} if timed else {"total_steps": STEPS[task], "num_workers": 0}
         found = ours(task, seed, marks, {"preset": preset} | fixed | settings)
     about = {"name": name, "task": task, "seed": seed, "settings": settings, "made": made_on()}
@@ -173,6 +175,17 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
     path.with_suffix(".partial").write_text(json.dumps(about | found) + "\n")
     os.replace(path.with_suffix(".partial"), path)
     return f"{name} {task} {seed}: {found['returns'][-1]} in {found.get('seconds', [0])[-1]} s"
+
+
+def is_stored(name: str, task: str, seed: int, settings: dict) -> bool:
+    """True if the run has been made; SystemExit if it was, with other settings."""
+    path = path_of(name, task, seed)
+    if not path.exists():
+        return False
+    found = json.loads(path.read_text())["settings"]
+    if found != settings:
+        raise SystemExit(f"{path} has the settings {found}")
+    return True
 
 
 def path_of(name: str, task: str, seed: int) -> Path:
@@ -185,7 +198,8 @@ def made_on() -> str:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE.parent, text=True,
                             stdout=subprocess.PIPE).stdout.strip()
     names = ("fastppo", "stable-baselines3", "rl_zoo3", "rl_games", "envpool", "rltools", "torch",
-             "numpy", "gymnasium", "mujoco")
+             "numpy", "gymnasium", "mujoco", "box2d", "dm_control", "shimmy", "gymnasium-robotics",
+             "minigrid", "highway-env", "flappy-bird-gymnasium")
     with open("/proc/cpuinfo") as file:
         chip = next((x.split(":")[1].strip() for x in file if x.startswith("model name")), "")
     return ", ".join([f"commit {commit}"] + [f"{x} {version(x)}" for x in names if _installed(x)]
@@ -217,8 +231,11 @@ def main() -> None:
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON, over the preset")
     parser.add_argument("--jobs", type=int, default=1)
     args = options(parser)
+    for name in args.names:
+        if not args.settings and name.removesuffix("_timed") not in (*PRESETS, *PEERS):
+            parser.error(f"{name} is none of {', '.join((*PRESETS, *PEERS))}: it needs --settings")
     wanted = [(name, task, seed, args.settings) for name in args.names for seed in args.seeds
-              for task in args.tasks if not path_of(name, task, seed).exists()]
+              for task in args.tasks if not is_stored(name, task, seed, args.settings)]
     with ProcessPoolExecutor(args.jobs, max_tasks_per_child=1) as pool:
         for line in pool.map(run, *zip(*wanted)):
             print(line, flush=True)

@@ -152,7 +152,7 @@ class Config:
     log_std_init: float | Literal["auto"] = setting(
         0.0, form="auto", rule=rules.or_auto(rules.between(-40, 40)))
     """Initial log standard deviation of normally distributed Box actions; auto: that of half an
-    action's range, of 1 where it has no bounds, times sqrt(2 / number of actions)
+    action's range, of 1 where it has no bounds; of n > 3 actions, sqrt(2 / n) times as much
     [CleanRL ppo_continuous_action]"""
     std: float | str | None = setting(
         None, "of_network", rule=rules.STD, form="FLOAT%", needs_torch="acting")
@@ -242,18 +242,18 @@ class Config:
     """Samples over which advantages are normalised to mean 0 and standard deviation 1
     [37 details, number 7]"""
 
-    epochs: int | Literal["auto"] = setting(
-        10, section="update", form="auto", alias="ppo_epochs", rule=rules.or_auto(rules.whole(1)))
-    """Passes over each rollout; auto: 10 where total_steps is below a million, else 5 [Schulman
-    2017, table 3]"""
+    epochs: int = setting(10, section="update", alias="ppo_epochs")
+    """Passes over each rollout [Schulman 2017, table 3]"""
     num_minibatches: int = setting(32, alias="num_batches")
     """Minibatches per epoch; a network with memory has num_envs at most, for its minibatches are
     whole environments [SB3: 64 rows each of 2,048]"""
     num_microbatches: int = 1
     """Parts of a minibatch whose gradients are added up before a step: less memory, the same
     result"""
-    lr: Scheduled = setting(3e-4, "basic not_in_policy")
-    """Learning rate at the first iteration [Schulman 2017, table 3]"""
+    lr: Scheduled | Literal["auto"] = setting(
+        3e-4, "basic not_in_policy", form="auto", rule=rules.or_auto(rules.SCHEDULE))
+    """Learning rate at the first iteration; auto: 5e-4 where total_steps is below a million, else
+    3e-4 [Schulman 2017, table 3]"""
     critic_lr: Scheduled | None = setting(None, "not_in_policy", needs_torch="learner")
     """Learning rate of the parameters that only the critic has, those named critic, value or vf;
     none: lr"""

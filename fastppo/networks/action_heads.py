@@ -390,12 +390,12 @@ def fixed_std(space: Space, config: Config) -> np.ndarray:
 def first_std(space: Space, config: Config) -> np.ndarray:
     """The std f64 [a] that a Box begins with if log_std_init is auto.
 
-    Half the range times sqrt(2 / a), so that the noise has the same length for any number of
-    actions (bench/LOG.md). A range of nothing, or of more than two million, says nothing about the
-    sizes of actions; half of it is taken as 1.
+    Half the range; of more than three actions times sqrt(2 / a), so that the noise has the same
+    length for any number of them (bench/LOG.md). A range of nothing, or of more than two million,
+    says nothing about the sizes of actions; half of it is taken as 1.
     """
-    half = half_range(space, config)
-    return np.where((half > 0) & (half < 1e6), half, 1.0) * math.sqrt(2 / len(half))
+    half, count = half_range(space, config), math.prod(space.shape)
+    return np.where((half > 0) & (half < 1e6), half, 1.0) * math.sqrt(2 / count if count > 3 else 1)
 
 
 def half_range(space: Space, config: Config) -> np.ndarray:

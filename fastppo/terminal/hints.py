@@ -1,8 +1,8 @@
 """Hints: one line each, said once, with the number that was seen and one setting.
 
-Those about learning look at every iteration, those about speed at a Snapshot. What settings or the
-first rollouts tell alone is a warning of the trainer: actions whose range does not fit their noise,
-large observations that are not normalised, rewards at their limit.
+Those about learning look at every iteration, those about speed at a Snapshot. What the first
+rollouts tell alone is a warning of the trainer: large observations that are not normalised, rewards
+at their limit.
 """
 
 from typing import Iterable, Iterator

@@ -139,7 +139,7 @@ def test_auto_is_the_presets_value_where_it_changes_learning_else_the_default(na
 
 
 def test_auto_is_no_value_of_other_numbers():
-    for name in ("num_minibatches", "eval_episodes", "lr"):
+    for name in ("num_minibatches", "eval_episodes", "epochs"):
         with pytest.raises(ConfigError, match=f"{name} is"):
             read([f"--{name}=auto"])
         with pytest.raises(ConfigError, match=f"{name} is 'auto'"):

@@ -243,7 +243,7 @@ def test_a_share_is_of_the_range_of_what_is_sampled(settings, wanted):
 
 
 @pytest.mark.parametrize(("box", "settings", "wanted"), [
-    (BOX, {}, [1, 2]), (Box(-3, 3, (1,)), {}, [3 * 2**0.5]), (Box(-1, 1, (8,)), {}, [0.5] * 8),
+    (BOX, {}, [1, 2]), (Box(-3, 3, (3,)), {}, [3] * 3), (Box(-1, 1, (8,)), {}, [0.5] * 8),
     (Box(-np.inf, np.inf, (8,)), {}, [0.5] * 8), (Box(-3e38, 3e38, (2,)), {}, [1, 1]),
     (Box(2, 2, (2,)), {}, [1, 1]), (Box(0, 100, (4, 2), np.int64), {}, [25] * 8),
     (BOX, {"action_scaling": True}, [1, 1]), (BOX, {"distribution": "squashed"}, [1, 1])], ids=str)

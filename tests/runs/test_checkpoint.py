@@ -68,6 +68,7 @@ CASES = {
             dict(model=Net, hidden_sizes=(64, 64), loss=own_loss,
                  optimizer=partial(torch.optim.SGD, momentum=0.9))),
     "sde": (partial(Chance, FLOATS, Box(-1, 1, (2,), np.float32)), dict(sde=True)),
+    "general": (partial(Chance, FLOATS, Box(-1, 1, (2,), np.float32)), dict(preset="general")),
 }
 CODE = ("model", "optimizer", "loss")
 IDS = ["CartPole-v1", "MountainCarContinuous-v0", "Taxi-v4",

@@ -50,11 +50,11 @@ def test_the_discount_of_auto_reaches_a_fifth_of_the_limit_of_an_episode(env, se
 
 
 @pytest.mark.parametrize(("settings", "wanted"), [
-    ({"total_steps": 999_999}, 10), ({"total_steps": 1_000_000}, 5), ({"epochs": 3}, 3),
-    ({"preset": "none"}, 10)])
-def test_long_runs_have_half_the_epochs(settings, wanted):
+    ({"total_steps": 999_999}, 5e-4), ({"total_steps": 1_000_000}, 3e-4), ({"lr": 1e-3}, 1e-3),
+    ({"preset": "none", "total_steps": 999_999}, 3e-4)])
+def test_short_runs_begin_with_a_higher_learning_rate(settings, wanted):
     settings = {"preset": "general", "num_workers": 0, **settings}
-    assert source_of("Acrobot-v1", settings).resolved.epochs == wanted
+    assert source_of("Acrobot-v1", settings).resolved.lr == wanted
 
 
 def test_a_vector_environment_has_the_discount_of_its_environments():

@@ -48,7 +48,7 @@ TASKS = {
 NAMES = [pytest.param(name, marks=NEEDS_BOX2D) if name in ("LunarLander-v3", "BipedalWalker-v3")
          else name for name in TASKS]
 TERMINATING = ("CartPole-v1", "LunarLander-v3", "BipedalWalker-v3")
-QUICK = dict(preset="none", seed=3, num_minibatches=2, epochs=2, hidden_sizes=(16,))
+QUICK = dict(preset="general", seed=3, num_minibatches=2, epochs=2, hidden_sizes=(16,))
 
 
 def trained(name, workers, acting, envs=5, learner="auto"):
