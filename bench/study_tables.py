@@ -42,7 +42,7 @@ def stored(name: str, task: str, seeds: Iterable[int]) -> list[dict]:
 
 
 def areas_of(runs: list[dict], low: float, best: float) -> np.ndarray:
-    """The area of each run: the mean of its curve at each twentieth of the steps, as a share."""
+    """The area of each run: the mean of its curve, which begins at `low`, as a share."""
     marks = STEPS[runs[0]["task"]] * np.arange(1, EVALUATIONS + 1) / EVALUATIONS
     means = np.array([np.interp(marks, [0, *run["steps"]], [low, *run["returns"]]).mean()
                       for run in runs])

@@ -27,7 +27,7 @@ from fastppo.trainer.rules import (
 )
 
 log = logging.getLogger("fastppo")
-SHORT, SOONER = 1_000_000, 5e-4  # a run of fewer steps; its rate, that ends exploration sooner
+LONG, SHORT_LR = 1_000_000, 5e-4  # steps of a run, from which on this rate can end exploration
 WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START_SECONDS = 0.25  # until the workers have started
@@ -45,7 +45,7 @@ def resolve(source: EnvSource) -> Config:
     if config.gamma == "auto":
         config = config.replace(gamma=discount_for(source.step_limit))
     if config.lr == "auto":
-        config = config.replace(lr=SOONER if config.total_steps < SHORT else default_of("lr"))
+        config = config.replace(lr=SHORT_LR if config.total_steps < LONG else default_of("lr"))
     check_settings(config, given, seen)
     from fastppo.compiled import support
     _warn_of_model(given, seen)
