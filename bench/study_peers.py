@@ -1,11 +1,12 @@
 """Trains rl_games and RLtools for the timed runs of study.py, in a Python that has them.
 
-rl_games steps EnvPool's environments and has the sizes of fastppo's defaults. RLtools has the
-settings of its own zoo, where it has some for PPO, and its own environment in C++. Both are
-evaluated in Gymnasium's environments.
+rl_games steps EnvPool's environments with the settings that it comes with. RLtools has those of
+its own zoo, where it has some for PPO, and its own environment in C++. Both are evaluated in
+Gymnasium's environments.
 """
 
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import numpy as np
 from study_tasks import DEVELOPMENT, mean_return
 
 EPISODES = 20  # of an evaluation
-ROWS = 8 * 256  # of a rollout of rl_games
+CONFIGS = {"CartPole-v1": "ppo_cartpole", "Pendulum-v1": "ppo_pendulum_torch",
+           "LunarLander-v3": "ppo_lunar_discrete", "BipedalWalker-v3": "ppo_walker",
+           "HalfCheetah-v5": "mujoco/halfcheetah_envpool"}  # of rl_games
 LIMIT = 2  # a run takes at most as many times the steps of fastppo's preset
 
 
@@ -25,20 +28,29 @@ def evaluated(task: str, act: Callable[[np.ndarray], Any]) -> float:
         return mean_return(env, act, range(10_000, 10_000 + EPISODES))
 
 
+def rl_games_params(task: str, seed: int) -> dict:
+    """The settings that rl_games comes with for a task, for EnvPool and the CPU."""
+    import rl_games
+    import yaml
+    from peers import envpool_id
+    path = Path(rl_games.__file__).parent / f"configs/{CONFIGS[task]}.yaml"
+    params = yaml.safe_load(path.read_text())["params"] | {"seed": seed, "torch_threads": 1}
+    params["config"] |= {
+        "env_name": "envpool", "env_config": {"env_name": envpool_id(task), "seed": seed},
+        "device": "cpu", "device_name": "cpu", "train_dir": tempfile.mkdtemp(), "ppo": True,
+        "score_to_win": 1e9, "max_epochs": 10**9, "save_frequency": 0, "save_best_after": 10**9}
+    return params
+
+
 def rl_games(task: str, seed: int, marks) -> dict:
-    """Train rl_games' PPO on EnvPool."""
+    """Train rl_games' PPO on EnvPool, with its own settings of the task."""
     import torch
     sys.path.insert(0, str(Path(__file__).parents[1] / "fastppo/benchmark"))
-    import peers
     from rl_games.common import env_configurations, vecenv
     from rl_games.envs.envpool import Envpool
     from rl_games.torch_runner import Runner
-    sizes = dict(env_name=task, env_kwargs={"seed": seed}, activation="elu", hidden_sizes=[64, 64],
-                 model="mlp", shared_critic=False, cores=2, num_envs=8, num_steps=256,
-                 minibatch=64, epochs=10, gamma=0.99, gae_lambda=0.95, lr=3e-4, entropy_coef=0.0,
-                 norm_obs=True, reward_scale=1.0, max_episode_steps=None, preprocessing="none",
-                 frame_stack=1, end_on_life_loss=False, clip_rewards=False)
-    params = peers.rl_games_params(sizes, peers.envpool_id(task)) | {"seed": seed}
+    params = rl_games_params(task, seed)
+    rows = params["config"]["num_actors"] * params["config"]["horizon_length"]
     torch.set_num_threads(1)
     vecenv.register("ENVPOOL", lambda name, count, **kwargs: Envpool(name, count, **kwargs))
     env_configurations.register("envpool", {"vecenv_type": "ENVPOOL", "env_creator": None})
@@ -66,7 +78,7 @@ def rl_games(task: str, seed: int, marks) -> dict:
         agent.update_epoch()
         agent.train_epoch()
         agent.dataset.update_values_dict(None)
-        step += ROWS
+        step += rows
     return marks.result(step)
 
 

@@ -30,7 +30,7 @@ PUBLISHED = json.loads((HERE.parent / "published.json").read_text())
 TITLES = {"general": "fastppo", "preset": "fastppo with presets", "sb3": "Stable-Baselines3",
           "zoo": "rl-zoo3's settings", "cleanrl": "CleanRL", "tianshou": "Tianshou",
           "preset_timed": "fastppo", "zoo_timed": "Stable-Baselines3, rl-zoo3's settings",
-          "rl_games_timed": "rl_games on EnvPool, fastppo's sizes", "rltools_timed": "RLtools"}
+          "rl_games_timed": "rl_games on EnvPool", "rltools_timed": "RLtools"}
 REPORTED, PRESET_SEEDS = range(1, 11), range(1, 6)
 SURE = 0.05  # two means differ if Welch's p is below
 
@@ -177,8 +177,13 @@ def seconds(args: argparse.Namespace) -> str:
             found = [run["seconds"][-1] if run["returns"][-1] >= GOALS[task] else float("inf")
                      for run in runs]
             spread = f"{brief(min(found))} to {brief(max(found))}; " if found[1:] else ""
-            cells.append(f"**{brief(np.median(found))}** ({spread}{count(found)})" if found
-                         else "–")
+            if not found:
+                cells.append("–")
+            elif np.isinf(np.median(found)):
+                cells.append(f"not in {max(run['seconds'][-1] for run in runs):.0f}"
+                             f" ({count(found)})")
+            else:
+                cells.append(f"**{brief(np.median(found))}** ({spread}{count(found)})")
         rows.append(cells)
     return markdown(["goal", *map(title, args.names)], rows)
 
