@@ -1,6 +1,6 @@
 """Memories on CartPole without velocities: their speed beside an MLP's, and what they learn.
 
-And in a corridor, with the defaults: a sign at its start says the way to turn at its end.
+And in a corridor, without a preset: a sign at its start says the way to turn at its end.
 
     python bench/memory.py speed [ROUNDS]     training steps per second, in turns; sb3-contrib's
                                               RecurrentPPO, too, if it is installed

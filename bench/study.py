@@ -1,7 +1,7 @@
 """Makes the runs of bench/study.md that are not stored yet; study_tables.py shows them.
 
     python bench/study.py general --seeds 1 2 3 4 5 --tasks unseen      # the preset general
-    python bench/study.py preset --seeds 1 2 3 4 5                      # each task's own
+    python bench/study.py preset --seeds 1 2 3 --tasks HalfCheetah-v5   # the task's own
     python bench/study.py none --seeds 101 102 103 104 105 --jobs 2     # without a preset
     python bench/study.py kl --settings '{"adaptive_kl": 0.01}' --seeds 101 102
     PYTHON bench/study.py sb3 --seeds 1 2 3 4 5      # with stable-baselines3 alone installed

@@ -19,7 +19,7 @@ EPISODES = 20  # of an evaluation
 CONFIGS = {"CartPole-v1": "ppo_cartpole", "Pendulum-v1": "ppo_pendulum_torch",
            "LunarLander-v3": "ppo_lunar_discrete", "BipedalWalker-v3": "ppo_walker",
            "HalfCheetah-v5": "mujoco/halfcheetah_envpool"}  # of rl_games
-LIMIT = 2  # a run takes at most as many times the steps of fastppo's preset
+LIMIT = 2  # a run takes at most as many times the steps of its task in study_tasks.py
 
 
 def evaluated(task: str, act: Callable[[np.ndarray], Any]) -> float:

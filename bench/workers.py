@@ -3,7 +3,7 @@
     python bench/workers.py --rounds 3
 
 Uses an environment that does nothing, without workers and with two, interleaved. The constants of
-fastppo/trainer/rules.py are rounded from this.
+fastppo/trainer/resolve.py are rounded from this.
 """
 
 import argparse

@@ -19,7 +19,7 @@ INTRO = """\
 The fields of `fastppo.Config`: keyword arguments of `PPO(...)`, and flags of the command with two
 hyphens in front (`num_envs=32`, `--num_envs=32`). The `none` of `INT|none` is Python's `None`. The
 values of `none` and `auto` are resolved when the trainer is built; `ppo.config` and the run's
-`config.json` hold the result.
+`config.json` hold the result (but `log_std_init=auto`, a number for each action).
 
 On the command line names may have hyphens or underscores. A switch (BOOL) is `--flag`, `--no-flag`
 or `--flag=True`. A whole number (INT) may be written `16`, `1_000`, `1e6`, `10M` or `500k`; `1.5`

@@ -33,7 +33,7 @@ def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
         f"fastppo {__version__}   {config.env_name}{start}   {ppo.total:,} steps"
         f"   seed {config.seed}",
         f"run       {folder}",
-        *([preset_line(request)] if request.changes and not resumed else []),
+        *([preset_line(request, config)] if request.changes and not resumed else []),
         f"env       observations {space_text(policy.obs_space)},"
         f" actions {space_text(policy.act_space)}",
         f"model     {network_text(policy, config)}, {size:,} parameters"
@@ -50,10 +50,10 @@ def banner(ppo, request: Any, folder: Path, resumed: bool) -> list[str]:
     ])
 
 
-def preset_line(request: Any) -> str:
-    """The preset and what it changes."""
-    changed = " ".join(f"{name}={format_value(without_secrets(value))}"
-                       for name, value in request.changes.items())
+def preset_line(request: Any, config: Any) -> str:
+    """The preset and what it changes, as it is resolved."""
+    changed = " ".join(f"{name}={format_value(without_secrets(getattr(config, name)))}"
+                       for name in request.changes)
     return f"preset    {request.preset}: {changed}"
 
 

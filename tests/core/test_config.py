@@ -203,7 +203,7 @@ def test_the_page_the_banner_and_help_have_the_same_settings_of_a_preset(name):
     row = re.search(rf"^\| `{name}` .*", (DOCS / "config.md").read_text(), re.MULTILINE)[0]
     request = command_line.read([f"--preset={name}"])
     assert row.count("=") == len(request.changes)
-    assert preset_line(request).count("=") == row.count("=")
+    assert preset_line(request, request.config).count("=") == row.count("=")
 
 
 def test_the_page_of_settings_is_what_config_says():
