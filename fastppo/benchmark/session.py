@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from fastppo.benchmark.measure_one import Measurement
 from fastppo.benchmark.peers import ATARI_TAKES, PEERS
@@ -19,6 +19,7 @@ from fastppo.config import default_of, having
 from fastppo.errors import ConfigError, Error, Set
 from fastppo.machine import kernels, limits
 from fastppo.machine.child_process import THREAD_LIMITS
+from fastppo.machine.stderr import status_while
 from fastppo.update.schedules import scheduled_value
 from fastppo.workers.protocol import worker_slices
 
@@ -132,15 +133,14 @@ def without_output(settings: dict[str, Any]) -> dict[str, Any]:
             "video_interval": None}
 
 
-def run_session(settings: dict[str, Any], options: Any,
-                report_progress: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Measures a PPO with `settings` as `options` say; calls report_progress before each part.
+def run_session(settings: dict[str, Any], options: Any) -> dict[str, Any]:
+    """Measures a PPO with `settings` as `options` say, and shows on stderr what is measured.
 
     Returns the session that figures.session_report takes; after a KeyboardInterrupt that of the
     rounds that are complete.
     """
     job = Measurement("", without_output(settings), options.seconds, options.iterations)
-    rounds = measure_rounds(job, options, report_progress)
+    rounds = measure_rounds(job, options)
     return {"rounds": len(rounds), "machine": machine(), "facts": rounds[0]["limit", 0]["facts"],
             "limits": [one.pop(("limit", 0)) for one in rounds],
             "measured": [{"part": part, "processes": count,
@@ -148,8 +148,7 @@ def run_session(settings: dict[str, Any], options: Any,
                          for part, count in rounds[0]]}
 
 
-def measure_rounds(job: Measurement, options: Any, report_progress: Callable[[str], None]
-                   ) -> list[Round]:
+def measure_rounds(job: Measurement, options: Any) -> list[Round]:
     """The rounds of a session: as many as are asked for, or as fit into SESSION_SECONDS.
 
     The first one is always complete; KeyboardInterrupt if it is interrupted.
@@ -158,8 +157,7 @@ def measure_rounds(job: Measurement, options: Any, report_progress: Callable[[st
     most, begun = options.rounds or ROUNDS, time.monotonic()
     while len(rounds) < most:
         try:
-            rounds.append(measure_round(job, options, f"round {len(rounds) + 1} of {most}",
-                                        report_progress))
+            rounds.append(measure_round(job, options, f"round {len(rounds) + 1} of {most}"))
         except KeyboardInterrupt:
             if not rounds:
                 raise
@@ -170,25 +168,24 @@ def measure_rounds(job: Measurement, options: Any, report_progress: Callable[[st
     return rounds
 
 
-def measure_round(job: Measurement, options: Any, name: str,
-                  report_progress: Callable[[str], None]) -> Round:
+def measure_round(job: Measurement, options: Any, name: str) -> Round:
     """Measures everything once, in the round `name`."""
-    report_progress(f"{name}: the limit")
-    limit, = run_jobs([job._replace(part="limit", settings=job.settings | {"num_workers": 0})])
+    with status_while(f"{name}: the limit"):
+        limit, = run_jobs([job._replace(part="limit", settings=job.settings | {"num_workers": 0})])
     facts, found = limit["facts"], {("limit", 0): limit}
     for system in options.peers:
         check_takes(system, facts["config"])
     for count in processes(options, job.settings, facts):
         where = f"{count} process{'es' * (count != 1)}" if count else "the main process"
         for part in SESSION_PARTS:
-            report_progress(f"{name}: {part}, {where}")
-            rates = run_jobs(plan_jobs(job, part, count, facts))
+            with status_while(f"{name}: {part}, {where}"):
+                rates = run_jobs(plan_jobs(job, part, count, facts))
             found[part, count] = {**rates[0], "rate": sum(one["rate"] for one in rates)}
     for system, python in options.peers.items():
-        report_progress(f"{name}: {PEERS[system].title}")
-        found[system, -1] = peer(
-            system, python, json.dumps(sizes_of(facts["config"], job)),
-            None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)
+        with status_while(f"{name}: {PEERS[system].title}"):
+            found[system, -1] = peer(
+                system, python, json.dumps(sizes_of(facts["config"], job)),
+                None if options.iterations else PEER_TIMEOUT + 100 * options.seconds)
     return found
 
 

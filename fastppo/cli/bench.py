@@ -2,7 +2,6 @@
 
 import json
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Sequence
@@ -11,7 +10,6 @@ from fastppo.cli import command_line
 from fastppo.cli.interrupts import Interrupts, Stop
 from fastppo.errors import ConfigError, Omit, Set
 from fastppo.machine.file_access import check_output
-from fastppo.machine.stderr import status_while
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,7 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
     from fastppo.trainer.given_settings import checked_source
     checked_source(None, request.in_a_folder).close()
     from fastppo.benchmark import session, table
-    with ProgressPrinter() as progress:
-        report = table.session_report(session.run_session(request.given, options, progress))
+    report = table.session_report(session.run_session(request.given, options))
     if options.json == "-":
         print(json.dumps(report, indent=1))
     else:
@@ -89,15 +86,6 @@ def bench_verb(argv: Sequence[str], interrupts: Interrupts) -> None:
         write_json(options.profile, session.profile_trace(request.given, options))
         print(f"trace     {options.profile}   (open it in https://ui.perfetto.dev)",
               file=sys.stderr if options.json == "-" else sys.stdout)
-
-
-class ProgressPrinter(ExitStack):
-    """Shows on stderr what is measured, and for how long."""
-
-    def __call__(self, line: str) -> None:
-        """Shows `line` until the next one, or the end of the block."""
-        self.close()
-        self.enter_context(status_while(line))
 
 
 def write_json(path: str, report: dict[str, Any]) -> None:

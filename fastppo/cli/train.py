@@ -15,9 +15,9 @@ from fastppo import __version__
 from fastppo.cli.command_line import Request, read
 from fastppo.cli.eval import result_numbers
 from fastppo.cli.interrupts import Interrupts, Stop
-from fastppo.cli.run_folder import choose_run, link_latest, new_folder
+from fastppo.cli.run_folder import choose_run, link_latest, new_folder, write_start_files
 from fastppo.cli.seeds import train_seeds
-from fastppo.errors import flag, program
+from fastppo.errors import CheckpointError, Error, flag, program
 from fastppo.machine import limits
 from fastppo.machine.child_process import without_secrets
 from fastppo.machine.file_access import read_json, write_bytes
@@ -54,7 +54,6 @@ def train_request(argv: Sequence[str], request: Request, interrupts: Interrupts)
             if ppo.ranks.share(None):
                 ppo.learn(callbacks=[lambda *_: not interrupts.signum])
             return
-        from fastppo.cli.run_folder import write_start_files
         from fastppo.evaluation.evaluator import evaluator_of
         if ppo.config.learner != "kernel":
             limits.keep_freed_memory()
@@ -211,7 +210,6 @@ def save_state(ppo, folder: Path, ended: str) -> Path | None:
 
 def save_model(ppo, folder: Path) -> Path:
     """Saves the policy in the run's folder, or else in a new temporary one; returns the file."""
-    from fastppo.errors import CheckpointError
     try:
         ppo.save(folder / MODEL_FILE)
         return folder / MODEL_FILE
@@ -227,7 +225,6 @@ def final_evaluation(ppo, folder: Path, summary: dict[str, Any], evaluator) -> N
 
     A note says if that fails: the run has ended well.
     """
-    from fastppo.errors import Error
     episodes = ppo.config.eval_episodes
     try:
         known = evaluator and evaluator.latest[0] == ppo.step
@@ -249,7 +246,6 @@ def print_pictures(ppo, folder: Path, video: bool) -> None:
 
     A note says if that fails: the run has ended well.
     """
-    from fastppo.errors import Error
     from fastppo.reports.curves import save_curve
     from fastppo.runs.policy_file import has_text
     from fastppo.trainer.given_settings import given_again

@@ -166,13 +166,10 @@ def fixed_memory(x: Tensor, device: torch.device) -> Tensor:
 
 @contextmanager
 def pinned(arena: Arena, device: str) -> Iterator[bool]:
-    """Registers the arena with CUDA if `device` is a GPU; yields whether that worked.
+    """Registers the arena with CUDA, for the GPU `device`; yields whether that worked.
 
     A copy from it to the device then need not wait.
     """
-    if not device.startswith("cuda"):
-        yield False
-        return
     runtime, block = torch.cuda.cudart(), arena.block
     with torch.cuda.device(device):  # any other GPU would get a context, and lose memory to it
         code = int(runtime.cudaHostRegister(block.ctypes.data, block.nbytes, 0))

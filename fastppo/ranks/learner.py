@@ -70,8 +70,9 @@ class RankedLearner(Learner):
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """One pass over the shuffled samples of all ranks; the means of the whole minibatches."""
         row_of = self.row_of.to(order.device)
-        return self._sum([self._rank_minibatch(own_samples(batch, samples, row_of), coefs)
-                          for samples in parts_of(order, self.config.num_minibatches)])
+        return self._sum([
+            self._rank_minibatch(own_samples(batch, order[first:last], row_of), coefs)
+            for first, last in batch.parts(self.config.num_minibatches)])
 
     def _rank_minibatch(self, part: OwnSamples, coefs: Coefficients) -> Statistics:
         """The step of a minibatch; a rank without a sample of it adds nothing to the gradient."""
@@ -97,7 +98,8 @@ class RankedCompiledLearner(RankedLearner, CompiledLearner):
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """As RankedLearner's, with the shards of the compiled update."""
-        orders = parts_of(order, self.config.num_minibatches)
+        orders = [order[first:last]
+                  for first, last in batch.parts(self.config.num_minibatches)]
         parts = [own_samples(batch, samples, self.row_of) for samples in orders]
         rows = [self.row_of[samples][part.places] for samples, part in zip(orders, parts)]
         own_order, adv = torch.cat(rows), batch.adv.new_zeros(len(batch.logp))
@@ -146,12 +148,6 @@ def ranked_learner(kind: type[Learner], policy: Policy, config: Config, flat: Fl
     return learner
 
 
-def parts_of(order: Tensor, count: int) -> list[Tensor]:
-    """`order` i64 [b] in `count` parts, as Batch.split divides samples."""
-    rows, count = len(order), min(count, len(order))
-    return [order[rows * i // count:rows * (i + 1) // count] for i in range(count)]
-
-
 def own_samples(batch: Batch, samples: Tensor, row_of: Tensor) -> OwnSamples:
     """The minibatch of `samples` i64 [m], of which a rank has those with a row in its batch."""
     rows = row_of[samples]
@@ -163,8 +159,6 @@ def own_samples(batch: Batch, samples: Tensor, row_of: Tensor) -> OwnSamples:
 
 def own_environments(rollout: Rollout, ranks: Ranks) -> Rollout:
     """The part of a rollout that is of this rank's environments, whose observations are here."""
-    if ranks.size == 1:
-        return rollout
     count, obs = rollout.rew.shape[1], rollout.obs
     own = slice(ranks.own(count).start, ranks.own(count).stop)
     return Rollout(FrameStacks(obs.frames, obs.stacks[:, own]) if isinstance(obs, FrameStacks)

@@ -21,7 +21,6 @@ from fastppo.collect import Progress
 from fastppo.errors import CheckpointError, Set, truncate_text
 from fastppo.machine.child_process import public_config
 from fastppo.machine.stderr import note
-from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.folder import FolderLock, checkpoint_files, checkpoints_in, step_of
 from fastppo.runs.policy_file import save_policy
@@ -45,7 +44,6 @@ class Checkpoint(NamedTuple):
     path: Path
     settings: dict[str, Any]  # of the Config as it was given, without those that are code
     code: list[str]  # names of the settings that no file holds: functions, classes, passwords
-    fingerprint: dict[str, Any]  # of the machine that wrote it
     state: dict[str, Any]
     step: int  # environment steps that the run had taken
 
@@ -88,14 +86,8 @@ def run_state(ppo) -> dict[str, Any]:
             "last_iteration": learner.last_iteration,
             "boundary": snapshot_tree(boundary, snapshots.log),
             "episodes": ppo.episodes.state, "seconds": ppo.clock.seconds,
-            "image_scales": image_scales(ppo.policy),
             "past": ppo.collector.past and ppo.collector.past.state(learner.last_iteration),
             "sinks": {type(sink).__name__: sink.state for sink in sinks_with_state(ppo)}}
-
-
-def image_scales(policy: Policy) -> list[float]:
-    """The numbers of images of uint8 that the network sees as 1."""
-    return [leaf.image_range[1] for leaf in policy.observer.layout.leaves if leaf.like_image]
 
 
 def sinks_with_state(ppo) -> list[Any]:
@@ -141,7 +133,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         state = join_tree(texts["state"], tensors)
         return Checkpoint(path, settings_to_continue(texts["config"], texts["code"]), texts["code"],
-                          texts["fingerprint"], state, state["boundary"]["progress"][1])
+                          state, state["boundary"]["progress"][1])
     except Exception as error:  # a file may hold anything
         raise CheckpointError(f"{path} holds an invalid state: {truncate_text(repr(error), 500)}",
                               "give another checkpoint of the run") from error
@@ -167,9 +159,7 @@ def restore(ppo, found: Checkpoint) -> None:
 
 
 def _restore_state(ppo, state: dict[str, Any]) -> None:
-    learner, collector, scales = ppo.learner, ppo.collector, image_scales(ppo.policy)
-    if [*state.get("image_scales", [255.0] * len(scales))] != scales:
-        raise ValueError("its images were divided by 255, and not by their bound, as now")
+    learner, collector = ppo.learner, ppo.collector
     ppo.policy.load_state_dict(state["policy"])
     learner.optimizer.restore(state["optimizer"])
     learner.optimizer.rates = state["rates"]

@@ -37,7 +37,6 @@ class CrashBundle(NamedTuple):
     form: str  # of the stored actions, see ActionMapping
     history: EpisodeHistory  # its last action is that of the step that failed
     error: str
-    fingerprint: dict[str, Any]
     options: ResetOptions
 
 
@@ -81,8 +80,8 @@ def read_bundle(path: Path) -> CrashBundle:
         Config(**settings)  # refuses what no run has
         return CrashBundle(settings, int(texts["seed"]), FaultPlace(*map(int, texts["place"])),
                            texts["form"], EpisodeHistory(*map(int, numbers), actions.numpy()),
-                           str(texts["error"]).translate(CONTROL_CHARACTERS), texts["fingerprint"],
-                           read_options(texts.get("options", ())))
+                           str(texts["error"]).translate(CONTROL_CHARACTERS),
+                           read_options(texts["options"]))
     except Exception as error:  # a file may hold anything
         raise CheckpointError(f"{path} holds an invalid bundle: {truncate_text(repr(error), 500)}",
                               "give a bundle that a run has written") from error

@@ -34,7 +34,7 @@ from fastppo.policy import Policy
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.folder import policy_at
 from fastppo.runs.tensor_file import read_tensor_file, write_tensor_file
-from fastppo.spaces.leaves import MASK, OBS_KEY, MaskedDict, brief_text, subspaces
+from fastppo.spaces.leaves import MaskedDict, brief_text, subspaces
 from fastppo.trainer.given_settings import source_for
 from fastppo.trainer.policy_and_learner import build_policy
 from fastppo.trainer.resolve import checked_device
@@ -142,8 +142,6 @@ def describe_space(space: Space, name: str, tensors: dict[str, torch.Tensor]) ->
         text, kinds, dtype = {"dtype": space.dtype.str}, ("low", "high"), space.dtype
     if dtype.char == "g":  # longdouble, which no tensor has
         dtype = np.dtype(np.float64)
-    if dtype == np.uint8 and space.high.size:
-        text["image_scale"] = int(space.high.max())
     for kind in kinds:
         with np.errstate(over="ignore"):  # a bound beyond float64 becomes infinite
             array = np.array(getattr(space, kind), dtype.newbyteorder("="))
@@ -157,9 +155,7 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
         inner = [_build_space(part, f"{name}.{i}", tensors) for i, part in enumerate(text["parts"])]
         if "keys" not in text:
             return Tuple(inner)
-        # Files of earlier versions have no "wrapped"; there a Dict of these keys was.
-        wrapped = text.get("wrapped", {*text["keys"]} == {OBS_KEY, MASK})
-        return (MaskedDict if wrapped else Dict)([*zip(text["keys"], inner)])
+        return (MaskedDict if text["wrapped"] else Dict)([*zip(text["keys"], inner)])
     if "n" in text:
         return Discrete(**text)
     if "bits" in text:
@@ -169,8 +165,6 @@ def _build_space(text: dict[str, Any], name: str, tensors: dict[str, torch.Tenso
     if "choices" in text:
         return MultiDiscrete(low, np.dtype(text["choices"]), start=high)
     dtype = np.dtype(text["dtype"])
-    if dtype == np.uint8 and "image_scale" not in text:
-        high = np.full_like(high, 255)  # by which earlier versions divided whatever the bounds
     return Box(low.astype(dtype), high.astype(dtype), low.shape, dtype)
 
 

@@ -8,12 +8,11 @@ from typing import Any, Callable, NamedTuple, Sequence
 import numpy as np
 
 from fastppo.envs import faults
-from fastppo.envs.faults import NonFiniteValue
 from fastppo.envs.make import Factory, make_envs
 from fastppo.envs.wrappers import unchecked_step
 from fastppo.errors import ConfigError, EnvError, FaultPlace
 from fastppo.machine import kernels
-from fastppo.spaces.observations import ObservationLayout
+from fastppo.spaces.observations import NonFiniteValue, ObservationLayout
 
 REWARD_MAX = float(np.finfo(np.float32).max)
 # A reward of one of these types is checked faster.

@@ -248,8 +248,7 @@ def resume_episode(envs: Any, e: int, resumed: ResumedEpisodes) -> bool:
             totals = envs.play_again(e, histories, envs.actor, envs.rules.replay_timeout)
             envs.recorder.returns[rows] = totals
             envs.writer.copy(envs.obs[-1], range(rows.start, rows.stop))
-            return all(total == one.total or math.isnan(one.total)
-                       for total, one in zip(totals, histories)) and all(
+            return all(total == one.total for total, one in zip(totals, histories)) and all(
                 one.tobytes() == two.tobytes() for one, two in zip(
                     leaf_arrays(envs.obs[-1][rows]), leaf_arrays(resumed.obs[rows])))
         except EnvError as error:
@@ -329,7 +328,7 @@ class EnvSnapshots:
         here = self.arena["rows"]  # none of environments that run as Python
         if tree["step"] != progress[0] * len(self.arena["raw"]):
             raise ValueError(f"it has taken {tree['step']} steps in {progress[0]} rollouts")
-        returns = *tree["returns"], *[np.zeros(1)] * (len(tree["returns"]) == 4)  # older files
+        returns = tuple(tree["returns"])
         rows = tree["rows"] if "rows" in tree and here.size else here
         check_alike([*returns, tree["memory"], rows], [*self.returns.state, memory, here])
         self.returns.state = returns
@@ -337,7 +336,7 @@ class EnvSnapshots:
             check_alike([tree["actions"][:0]], [self.log.views.act[:0, 0]])
             self.resumed = resumed_episodes(tree, obs)
             self.log.state = self.log.state._replace(options=read_options(
-                json.loads(tree.get("options", "[]"))))  # which older files lack
+                json.loads(tree["options"])))
             self.log.resume(self.resumed, ())
             memory[...], here[:] = tree["memory"], rows
             self.last = EnvSnapshot(progress, returns, self.log.state, obs, tree["memory"], rows)
@@ -363,7 +362,7 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
     Raises ValueError if its arrays do not fit each other or the rows.
     """
     episodes, length = tree["episodes"], tree["length"]
-    totals = tree.get("totals", np.full(len(rows), np.nan))  # which older files lack
+    totals = tree["totals"]
     if not (len(length), 4) == (len(rows), 4) == (*totals.shape, 4) == episodes.shape or len(
             tree["actions"]) != length[length > 0].sum():
         raise ValueError("the running episodes do not fit each other")

@@ -87,7 +87,6 @@ def env_label(env: Any) -> str:
 
 def settings_to_continue(config: dict[str, Any], code: list[str]) -> dict[str, Any]:
     """The settings that a run continues with, of the `config` in its checkpoint, without `code`."""
-    config = {"precision": "fp32"} | config  # earlier files lack it
     if is_preset_file(config.get("preset")):
         config["preset"] = "none"  # its settings are stored
     checked = Config(**{name: config[name] for name in Config.__match_args__ if name in config})

@@ -108,8 +108,7 @@ class EpisodeMetrics:
 
     def restore(self, state: Sequence[Any]) -> None:
         """Continues with a `state`; raises an exception if it is none."""
-        iteration, recent, *counts = state
-        count, names, discarded = [*counts, 0][:3]
+        iteration, recent, count, names, discarded = state
         self.state = RecentEpisodes(
             iteration if iteration is None else int(iteration),
             tuple((float(total), int(length), {str(name): float(x) for name, x in infos.items()})

@@ -15,11 +15,11 @@ from fastppo.machine import kernels, limits
 from fastppo.machine.kernels import Purpose
 from fastppo.machine.shared_memory import Arena
 from fastppo.networks.action_heads import make_head
-from fastppo.networks.encoders import ActorCritic, make_encoder
+from fastppo.networks.encoders import ActorCritic, compute_in_bf16, make_encoder
 from fastppo.networks.torch_state import default_torch, seeded_rng, torch_threads
 from fastppo.policy import Policy
 from fastppo.spaces.observations import ObservationLayout
-from fastppo.update.batches import Batch, PolicyOutput
+from fastppo.update.batches import Batch, PolicyOutput, flatten_sequences
 from fastppo.update.flat_parameters import FlatParameters
 from fastppo.update.schedules import coefficients_at
 
@@ -55,7 +55,6 @@ def build_policy(obs_space: Space, act_space: Space, config: Config, model=None)
             from fastppo.networks.popart import PopArt
             policy.net = PopArt(policy.net, user_parts.ends_in_critic(policy))
         if config.precision == "bf16":
-            from fastppo.networks.encoders import compute_in_bf16
             compute_in_bf16(net, own)
     for part in policy.eval().modules():
         if isinstance(part, nn.RNNBase):  # in eval cuDNN has no gradient
@@ -140,7 +139,6 @@ def new_learner(policy: Policy, config: Config, flat: FlatParameters, ranks: lim
         from fastppo.trainer.user_parts import configured_loss
         learner.loss = configured_loss(config, policy, learner.loss)
     if policy.memory:
-        from fastppo.update.batches import flatten_sequences
         learner.flatten = flatten_sequences
     return learner
 

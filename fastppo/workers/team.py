@@ -128,8 +128,7 @@ if hasattr(os, "register_at_fork"):
 def kill_workers(workers: Sequence[WorkerProcess]) -> None:
     """Kills the processes that still run, waits for all of them, and closes their descriptors."""
     for worker in workers:
-        if worker.process.poll() is None:
-            worker.process.kill()
+        worker.process.kill()  # nothing, if it has ended
     for worker in workers:
         worker.process.wait()
         worker.reader.join(0.5)

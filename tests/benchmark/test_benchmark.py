@@ -298,7 +298,7 @@ def test_a_session_has_the_rounds_that_there_is_time_for(monkeypatch, flags, sec
                                                          complete):
     now, measured = [0.0], []
 
-    def measure_round(job, options, name, say):
+    def measure_round(job, options, name):
         if len(measured) == stop_in:
             raise KeyboardInterrupt
         now[0] += seconds

@@ -684,8 +684,8 @@ def test_a_seed_that_is_not_given_is_drawn_printed_and_stored(command):
 def test_the_banner_says_what_was_chosen(command):
     _, out, _ = command("--env_name=CartPole-v1", *TINY[1:], "--seed=1", "--lr=1e-3")
     for text in ("observations Box(4,) float32, actions Discrete(2)", "mlp 4-8-{2,1} tanh, 107 ",
-                 "preset    cartpole: gamma=0.99 log_std_init=auto", "4 environments x 8 steps in the",
-                 "cpu, torch_threads=1", "kernels   "):
+                 "preset    cartpole: gamma=0.99 log_std_init=auto",
+                 "4 environments x 8 steps in the", "cpu, torch_threads=1", "kernels   "):
         assert text in out
     assert "lr=" not in out
 

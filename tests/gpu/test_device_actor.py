@@ -170,12 +170,6 @@ def test_the_shared_memory_is_registered_with_its_gpu_until_the_run_ends(
     arena.close()
 
 
-def test_nothing_is_registered_for_a_run_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "cudart", None)
-    with pinned(None, "cpu") as done:
-        assert not done
-
-
 def test_memory_for_copies_is_pinned_for_the_gpu_that_makes_them(monkeypatch, current):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: [*current])
     assert device_actor.fixed_memory(torch.ones(2), torch.device("cuda:1")) == ["cuda:1"]

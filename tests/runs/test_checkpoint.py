@@ -116,25 +116,6 @@ def test_a_resumed_run_is_the_same_bit_for_bit(case, tmp_path):
         assert differing(want, iterations(ppo, 3)) == []
 
 
-def test_a_checkpoint_from_before_rewards_could_be_centred_continues(tmp_path, monkeypatch):
-    env, settings = CASES["rewards"]
-    settings, path = TINY | settings | {"center_rewards": False}, tmp_path / "c.safetensors"
-
-    def run_state(ppo):
-        state = checkpoint_state(ppo)
-        state["boundary"]["returns"] = state["boundary"]["returns"][:4]
-        return state
-    checkpoint_state = checkpoint.run_state
-    with PPO(env, **settings) as ppo:
-        iterations(ppo, 2)
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint, "run_state", run_state)
-            ppo.checkpoint(path)
-        want = iterations(ppo, 2)
-    with resumed(path, env, settings) as ppo:
-        assert differing(want, iterations(ppo, 2)) == []
-
-
 @pytest.mark.full
 def test_a_run_can_be_resumed_with_any_number_of_workers_and_again(tmp_path):
     env, settings = CASES["rewards"]

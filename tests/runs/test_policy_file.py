@@ -9,14 +9,13 @@ import threading
 import numpy as np
 import pytest
 import torch
-from envs_for_tests import Chance, Fenced
+from envs_for_tests import Chance
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Tuple
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fastppo import PPO, load
 from fastppo.errors import CheckpointError, ConfigError, PathError, path_errors
-from fastppo.runs import checkpoint
 from fastppo.runs.facts import fingerprint
 from fastppo.runs.folder import policy_at
 
@@ -311,38 +310,6 @@ def test_a_setting_of_a_later_version_is_passed_over(saved):
         config = json.loads(file.metadata()["config"])
     forged(saved[1], config=json.dumps(config | {"from_the_future": 1}))
     assert np.array_equal(load(saved[1]).value(rows(saved[0])), saved[0].value(rows(saved[0])))
-
-
-def test_a_file_of_before_says_by_its_keys_alone_that_a_mask_was_put_beside(tmp_path):
-    with PPO(lambda: Fenced("info"), **TINY) as ppo:
-        ppo.save(tmp_path / "policy")
-    with safe_open(tmp_path / "policy", "pt") as file:
-        text = json.loads(file.metadata()["obs_space"])
-    assert text.pop("wrapped") is True
-    forged(tmp_path / "policy", obs_space=json.dumps(text))
-    seen = load(tmp_path / "policy").observer.layout
-    assert seen.wrapped and seen.network_space == Fenced().observation_space
-
-
-def test_images_of_a_file_of_before_are_divided_by_255_as_they_were(tmp_path, monkeypatch):
-    space = Box(0, 1, (36, 36), np.uint8)
-    with PPO(lambda: Chance(space), **TINY | {"model": "cnn"}) as ppo:
-        ppo.save(tmp_path / "policy")
-        state = checkpoint.run_state(ppo)
-        del state["image_scales"]
-        monkeypatch.setattr(checkpoint, "run_state", lambda ppo: state)
-        ppo.checkpoint(tmp_path / "checkpoint")
-    with safe_open(tmp_path / "policy", "pt") as file:
-        text = json.loads(file.metadata()["obs_space"])
-    wall = np.ones((36, 36), np.uint8)
-    now = load(tmp_path / "policy").value(wall)
-    assert text.pop("image_scale") == 1
-    forged(tmp_path / "policy", obs_space=json.dumps(text))
-    before = load(tmp_path / "policy")
-    assert before.obs_space == Box(0, 255, (36, 36), np.uint8)
-    assert before.value(255 * wall) == now != before.value(wall)
-    with pytest.raises(CheckpointError, match="divided by 255, and not by their bound"):
-        PPO.resume(tmp_path / "checkpoint", lambda: Chance(space))
 
 
 def test_a_policy_of_a_users_network_needs_its_class(tmp_path):
