@@ -129,10 +129,11 @@ SKIPPABLE = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.P
 
 def step_limit(env: gym.Env) -> int | None:
     """Steps after which a wrapper truncates an episode, the shortest of several; None without."""
-    found = []
+    found, repeats = [], 1
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.TimeLimit):
-            found.append(env._max_episode_steps)
+            found.append(-(-env._max_episode_steps // repeats))
+        repeats *= vars(env).get("repeats", 1)  # of an ImagePreprocessing
         env = env.env
     return min(found, default=None)
 

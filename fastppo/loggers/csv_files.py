@@ -61,9 +61,7 @@ class CsvTable:
                      f" {self.waiting[0][0]:,} on wait until they can be written")
             self.failed = True
 
-    def close(self) -> None:
-        """Writes what is waiting, if that is possible now."""
-        self.flush()
+    close = flush
 
     def put(self, step: int, one: Any) -> None:
         """Adds what belongs to the iteration that ended at `step`."""

@@ -98,8 +98,7 @@ class RankedCompiledLearner(RankedLearner, CompiledLearner):
 
     def _epoch(self, batch: Batch, order: Tensor, coefs: Coefficients) -> Statistics:
         """As RankedLearner's, with the shards of the compiled update."""
-        orders = [order[first:last]
-                  for first, last in batch.parts(self.config.num_minibatches)]
+        orders = [order[a:b] for a, b in batch.parts(self.config.num_minibatches)]
         parts = [own_samples(batch, samples, self.row_of) for samples in orders]
         rows = [self.row_of[samples][part.places] for samples, part in zip(orders, parts)]
         own_order, adv = torch.cat(rows), batch.adv.new_zeros(len(batch.logp))

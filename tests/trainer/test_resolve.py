@@ -43,7 +43,9 @@ class Limited(Chance):
 @pytest.mark.parametrize(("env", "settings", "wanted"), [
     ("Acrobot-v1", {}, 0.99), ("Acrobot-v1", {"max_episode_steps": 250}, 0.98),
     ("Acrobot-v1", {"max_episode_steps": 5}, 0.97), ("Acrobot-v1", {"gamma": 0.5}, 0.5),
-    ("Acrobot-v1", {"max_episode_steps": 10**6}, 0.999), (Chance, {}, 0.99), (Limited, {}, 0.98)])
+    ("Acrobot-v1", {"max_episode_steps": 10**6}, 0.999), (Chance, {}, 0.99), (Limited, {}, 0.98),
+    ("Acrobot-v1", {"frame_skip": 2}, 0.98), ("Acrobot-v1", {"frame_skip": 2,
+                                                             "max_episode_steps": 200}, 0.975)])
 def test_the_discount_of_auto_reaches_a_fifth_of_the_limit_of_an_episode(env, settings, wanted):
     settings = {"preset": "general", "num_workers": 0, **settings}
     assert source_of(env, settings).resolved.gamma == pytest.approx(wanted, abs=1e-12)
