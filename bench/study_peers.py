@@ -28,10 +28,11 @@ def evaluated(task: str, act: Callable[[np.ndarray], Any]) -> float:
         return mean_return(env, act, range(10_000, 10_000 + EPISODES))
 
 
-def rl_games_params(task: str, seed: int) -> dict:
+def own_params(task: str, seed: int) -> dict:
     """The settings that rl_games comes with for a task, for EnvPool and the CPU."""
     import rl_games
     import yaml
+    sys.path.insert(0, str(Path(__file__).parents[1] / "fastppo/benchmark"))
     from peers import envpool_id
     path = Path(rl_games.__file__).parent / f"configs/{CONFIGS[task]}.yaml"
     params = yaml.safe_load(path.read_text())["params"] | {"seed": seed, "torch_threads": 1}
@@ -45,11 +46,10 @@ def rl_games_params(task: str, seed: int) -> dict:
 def rl_games(task: str, seed: int, marks) -> dict:
     """Train rl_games' PPO on EnvPool, with its own settings of the task."""
     import torch
-    sys.path.insert(0, str(Path(__file__).parents[1] / "fastppo/benchmark"))
     from rl_games.common import env_configurations, vecenv
     from rl_games.envs.envpool import Envpool
     from rl_games.torch_runner import Runner
-    params = rl_games_params(task, seed)
+    params = own_params(task, seed)
     rows = params["config"]["num_actors"] * params["config"]["horizon_length"]
     torch.set_num_threads(1)
     vecenv.register("ENVPOOL", lambda name, count, **kwargs: Envpool(name, count, **kwargs))

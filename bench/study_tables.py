@@ -167,24 +167,21 @@ def brief(seconds: float) -> str:
     return f"{seconds:.{1 if seconds >= 1 else 2}f}"
 
 
+def seconds_cell(runs: list[dict], goal: float) -> str:
+    """The seconds of some runs to a goal: median, lowest, highest; how long they ran without."""
+    if not runs:
+        return "–"
+    found = [run["seconds"][-1] if run["returns"][-1] >= goal else float("inf") for run in runs]
+    if np.isinf(np.median(found)):
+        return f"not in {max(run['seconds'][-1] for run in runs):.0f} ({count(found)})"
+    spread = f"{brief(min(found))} to {brief(max(found))}; " if found[1:] else ""
+    return f"**{brief(np.median(found))}** ({spread}{count(found)})"
+
+
 def seconds(args: argparse.Namespace) -> str:
-    """The seconds of training until an evaluation reached the goal: median, lowest, highest."""
-    rows = []
-    for task in args.tasks:
-        cells = [f"{task} {GOALS[task]:,}"]
-        for name in args.names:
-            runs = stored(name, task, args.seeds)
-            found = [run["seconds"][-1] if run["returns"][-1] >= GOALS[task] else float("inf")
-                     for run in runs]
-            spread = f"{brief(min(found))} to {brief(max(found))}; " if found[1:] else ""
-            if not found:
-                cells.append("–")
-            elif np.isinf(np.median(found)):
-                cells.append(f"not in {max(run['seconds'][-1] for run in runs):.0f}"
-                             f" ({count(found)})")
-            else:
-                cells.append(f"**{brief(np.median(found))}** ({spread}{count(found)})")
-        rows.append(cells)
+    """The seconds of training until an evaluation reached the goal of each task."""
+    rows = [[f"{task} {GOALS[task]:,}", *(seconds_cell(stored(name, task, args.seeds), GOALS[task])
+                                          for name in args.names)] for task in args.tasks]
     return markdown(["goal", *map(title, args.names)], rows)
 
 

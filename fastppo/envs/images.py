@@ -41,8 +41,8 @@ class ImagePreprocessing(gym.Wrapper):
 
     def __init__(self, env: gym.Env, options: ImageOptions):
         super().__init__(env)
-        self.repeats, self.view = options.frame_skip, None
-        self.late = self.repeats > 1 and type(env.unwrapped).__module__ == "fastppo.envs.car_racing"
+        self.frames, self.view = options.frame_skip, None
+        self.late = self.frames > 1 and type(env.unwrapped).__module__ == "fastppo.envs.car_racing"
         if self.late:
             env.unwrapped.late = True
         if options.grayscale or options.resize:
@@ -57,7 +57,7 @@ class ImagePreprocessing(gym.Wrapper):
     def step(self, action):
         """The last frame of the action, the sum of its rewards, and the last info."""
         obs, total, term, trunc, info = self.env.step(action)
-        for _ in range(1, self.repeats):
+        for _ in range(1, self.frames):
             if term or trunc:
                 break
             obs, rew, term, trunc, info = self.env.step(action)

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.spaces import Dict, MultiDiscrete
 
 from fastppo.envs import masks
+from fastppo.envs.images import ImagePreprocessing
 from fastppo.errors import ConfigError, Omit
 from fastppo.spaces.leaves import MASK, has_mask
 
@@ -133,7 +134,7 @@ def step_limit(env: gym.Env) -> int | None:
     while isinstance(env, gym.Wrapper):
         if isinstance(env, gym.wrappers.TimeLimit):
             found.append(-(-env._max_episode_steps // repeats))
-        repeats *= vars(env).get("repeats", 1)  # of an ImagePreprocessing
+        repeats *= env.frames if isinstance(env, ImagePreprocessing) else 1
         env = env.env
     return min(found, default=None)
 

@@ -361,8 +361,7 @@ def resumed_episodes(tree: dict[str, Any], rows: np.ndarray) -> ResumedEpisodes:
 
     Raises ValueError if its arrays do not fit each other or the rows.
     """
-    episodes, length = tree["episodes"], tree["length"]
-    totals = tree["totals"]
+    episodes, length, totals = tree["episodes"], tree["length"], tree["totals"]
     if not (len(length), 4) == (len(rows), 4) == (*totals.shape, 4) == episodes.shape or len(
             tree["actions"]) != length[length > 0].sum():
         raise ValueError("the running episodes do not fit each other")
