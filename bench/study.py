@@ -9,6 +9,7 @@
     python bench/study.py random --seeds 0
     python bench/study.py preset_timed --tasks timed --seeds 1 2 3      # also zoo_timed
     PYTHON bench/study.py rl_games_timed --tasks CartPole-v1 --seeds 1  # of study_peers.py
+    PYTHON bench/study.py cleanrl_script --tasks CartPole-v1 --seeds 1 2 3 4 5
 
 Each run is one file, bench/study/NAME/TASK-SEED.json: the steps and mean returns of its twenty
 evaluations, the seconds of training alone before each (of older runs: in all), and what it was made
@@ -26,18 +27,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
-from study_tasks import DEVELOPMENT, GOALS, SETS, environment, make, mean_return
+from study_tasks import GOALS, SETS, environment, episodes, make, mean_return
 
 HERE = Path(__file__).parent / "study"
 EVALUATIONS = 20
 PRESETS = {"preset": "auto", "general": "general", "none": "none"}  # others need --settings
-PEERS = ("sb3", "zoo", "random", "rl_games", "rltools")
+PEERS = ("sb3", "zoo", "random", "rl_games", "rltools", "cleanrl_script")
 STEPS = {task: steps for tasks in SETS.values() for task, steps in tasks.items()}
-
-
-def episodes(task: str) -> int:
-    """The episodes of an evaluation."""
-    return 20 if task in DEVELOPMENT else 5
 
 
 class Marks:
@@ -162,7 +158,7 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
         found = {"returns": [random_return(task)]}
     elif system in ("sb3", "zoo"):
         found = theirs(task, seed, marks, system == "zoo")
-    elif system in ("rl_games", "rltools"):
+    elif system in ("rl_games", "rltools", "cleanrl_script"):
         import study_peers
         found = getattr(study_peers, system)(task, seed, marks)
     else:
@@ -197,9 +193,9 @@ def made_on() -> str:
     """The commit, the versions and the processor."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE.parent, text=True,
                             stdout=subprocess.PIPE).stdout.strip()
-    names = ("fastppo", "stable-baselines3", "rl_zoo3", "rl_games", "envpool", "rltools", "torch",
-             "numpy", "gymnasium", "mujoco", "box2d", "dm_control", "shimmy", "gymnasium-robotics",
-             "minigrid", "highway-env", "flappy-bird-gymnasium")
+    names = ("fastppo", "stable-baselines3", "rl_zoo3", "rl_games", "envpool", "rltools", "cleanrl",
+             "torch", "numpy", "gym", "gymnasium", "mujoco", "box2d", "dm_control", "shimmy",
+             "gymnasium-robotics", "minigrid", "highway-env", "flappy-bird-gymnasium")
     with open("/proc/cpuinfo") as file:
         chip = next((x.split(":")[1].strip() for x in file if x.startswith("model name")), "")
     return ", ".join([f"commit {commit}"] + [f"{x} {version(x)}" for x in names if _installed(x)]

@@ -1,31 +1,36 @@
-"""Trains rl_games and RLtools for the timed runs of study.py, in a Python that has them.
+"""Trains rl_games, RLtools and CleanRL for study.py, in a Python that has them.
 
 rl_games steps EnvPool's environments with the settings that it comes with. RLtools has those of
 its own zoo, where it has some for PPO, and its own environment in C++. Both are evaluated in
-Gymnasium's environments.
+Gymnasium's environments. CleanRL's scripts are run as they are, and print the returns of their
+training episodes.
 """
 
+import re
+import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-from study_tasks import DEVELOPMENT, mean_return
+from study_tasks import DEVELOPMENT, episodes, mean_return
 
-EPISODES = 20  # of an evaluation
 CONFIGS = {"CartPole-v1": "ppo_cartpole", "Pendulum-v1": "ppo_pendulum_torch",
            "LunarLander-v3": "ppo_lunar_discrete", "BipedalWalker-v3": "ppo_walker",
            "HalfCheetah-v5": "mujoco/halfcheetah_envpool"}  # of rl_games
+DISCRETE = "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3"
+PRINTED = re.compile(r"global_step=(\d+), episodic_return=\[?(.+?)\]?$")  # by CleanRL
 LIMIT = 2  # a run takes at most as many times the steps of its task in study_tasks.py
 
 
 def evaluated(task: str, act: Callable[[np.ndarray], Any]) -> float:
     """The mean return of an evaluation in Gymnasium's environment."""
     with gymnasium.make(task) as env:
-        return mean_return(env, act, range(10_000, 10_000 + EPISODES))
+        return mean_return(env, act, range(10_000, 10_000 + episodes(task)))
 
 
 def own_params(task: str, seed: int) -> dict:
@@ -96,3 +101,24 @@ def rltools(task: str, seed: int, marks) -> dict:
         state.step()
         step += 4 * 1024
     return marks.result(step)
+
+
+def cleanrl_script(task: str, seed: int, marks) -> dict:
+    """Run CleanRL's script; in place of evaluations its last hundred training episodes count."""
+    import cleanrl
+    script = "ppo" if task in DISCRETE else "ppo_continuous_action"
+    command = [sys.executable, "-u", Path(next(iter(cleanrl.__path__)), f"{script}.py"), "--seed",
+               str(seed), "--env-id", task.replace("Lander-v3", "Lander-v2"), "--cuda", "False",
+               "--total-timesteps", str(DEVELOPMENT[task])]
+    last: deque[float] = deque(maxlen=100)
+    marks.evaluate = lambda: np.mean(last)
+    marks.start()
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if found := PRINTED.match(line.strip()):
+                last.append(float(found[2]))
+                marks.reached(int(found[1]))
+    if process.returncode:
+        raise SystemExit(process.returncode)
+    return marks.result(DEVELOPMENT[task])

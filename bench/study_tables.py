@@ -29,7 +29,8 @@ BLOCK = re.compile(r"(<!-- study_tables\.py (.+?) -->\n).*?(<!-- end -->)", re.D
 PUBLISHED = json.loads((HERE.parent / "published.json").read_text())
 TITLES = {"general": "fastppo", "preset": "fastppo with presets", "sb3": "Stable-Baselines3",
           "zoo": "rl-zoo3's settings", "cleanrl": "CleanRL", "tianshou": "Tianshou",
-          "preset_timed": "fastppo", "zoo_timed": "Stable-Baselines3, rl-zoo3's settings",
+          "cleanrl_script": "CleanRL's script", "preset_timed": "fastppo",
+          "zoo_timed": "Stable-Baselines3, rl-zoo3's settings",
           "rl_games_timed": "rl_games on EnvPool", "rltools_timed": "RLtools"}
 REPORTED, PRESET_SEEDS = range(1, 11), range(1, 6)
 SURE = 0.05  # two means differ if Welch's p is below

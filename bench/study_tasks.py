@@ -48,6 +48,11 @@ PACKAGES = {"dm_control": "shimmy", "PointMaze": "gymnasium_robotics", "MiniGrid
             "highway": "highway_env", "FlappyBird": "flappy_bird_gymnasium"}
 
 
+def episodes(task: str) -> int:
+    """The episodes of an evaluation."""
+    return 20 if task in DEVELOPMENT else 5
+
+
 def environment(task: str):
     """What makes the environment of a task: its id, or a function."""
     return task if task in DEVELOPMENT else partial(make, task)

@@ -103,6 +103,16 @@ def test_the_return_of_a_peer_is_that_of_gymnasiums_episodes():
     assert 8 <= always_left <= 11
 
 
+def test_a_script_of_cleanrl_is_judged_by_its_last_hundred_training_episodes(monkeypatch, tmp_path):
+    (tmp_path / "cleanrl").mkdir()
+    (tmp_path / "cleanrl" / "ppo.py").write_text(
+        "for i in range(1, 201):\n    print(f'global_step={500 * i}, episodic_return=[{i}.0]')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = study_peers.cleanrl_script(TASK, 1, study.Marks(100_000, float("inf")))
+    assert found["steps"] == [*range(5_000, 100_001, 5_000)]
+    assert found["returns"][:2] == [5.5, 10.5] and found["returns"][-1] == 150.5
+
+
 def test_a_run_that_misses_its_goal_has_no_end_of_seconds(kept):
     for seed, last in enumerate((480.0, 490.0, 9.0), 1):
         kept("preset_timed", seed, 1.0, last, seconds=float(seed))
