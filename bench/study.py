@@ -13,8 +13,9 @@
 
 Each run is one file, bench/study/NAME/TASK-SEED.json: the steps and mean returns of its twenty
 evaluations, the seconds of training alone before each (of older runs: in all), and what it was made
-with. A run whose name ends with _timed may take all cores, is as long as its settings say, and
-ends with the evaluation that reaches the goal of its task.
+with; newer ones of fastppo also have the mean return of the last hundred training episodes. A run
+whose name ends with _timed may take all cores, is as long as its settings say, and ends with the
+evaluation that reaches the goal of its task.
 """
 
 import argparse
@@ -87,7 +88,8 @@ def ours(task: str, seed: int, marks: Marks, settings: dict) -> dict:
     with PPO(environment(task), seed=seed, progress="none", **settings) as ppo:
         marks.evaluate = lambda: ppo.evaluate(episodes(task)).mean
         ppo.learn(callbacks=lambda ppo, stats: marks.reached(ppo.step))
-        return marks.result(ppo.step)
+        last_hundred = ppo.episodes.stats().get("charts/episodic_return")
+        return marks.result(ppo.step) | {"training": last_hundred}
 
 
 def theirs(task: str, seed: int, marks: Marks, tuned: bool) -> dict:

@@ -1,14 +1,15 @@
 """Shows the stored runs of study.py, as tables of Markdown and as a picture.
 
     python bench/study_tables.py table general zoo --seeds 1 2 3 4 5 --tasks CartPole-v1 Acrobot-v1
-    python bench/study_tables.py beside general cleanrl --seeds 1 2 3 --tasks dm_control
+    python bench/study_tables.py beside general cleanrl --seeds 1 2 3 --tasks dm_control --training
     python bench/study_tables.py seconds preset_timed zoo_timed --seeds 1 2 3 --tasks timed
     python bench/study_tables.py plot general sb3 --seeds 1 2 3 --tasks unseen --output unseen.png
     python bench/study_tables.py page      # makes the tables of docs/results.md again
 
 `table` has the areas of bench/study.md and each name's chance to beat the last one; `beside` means
-and standard deviations, also of bench/published.json. On the page each table stands below the
-command that makes it.
+and standard deviations, also of bench/published.json; with --training of our last hundred training
+episodes in place of the last evaluation. On the page each table stands below the command that makes
+it.
 """
 
 import argparse
@@ -122,15 +123,18 @@ def table(args: argparse.Namespace) -> str:
     return "\n\n".join([markdown(["task", "random", "best", *heads], rows), "\n".join(text)])
 
 
-def moments(name: str, task: str, seeds: Iterable[int]) -> tuple[float, float, int] | None:
+def moments(name: str, task: str, seeds: Iterable[int], training: bool
+            ) -> tuple[float, float, int] | None:
     """(mean, standard deviation, seeds) of the returns at the end; None without two runs.
 
-    A deviation that was not published is NaN.
+    Returns are of the last evaluation, or of the last `training` episodes. A deviation that was not
+    published is NaN.
     """
     if name in PUBLISHED:
         found = PUBLISHED[name]["tasks"].get(task)
         return found and (*np.array(found, float), PUBLISHED[name]["seeds"])
-    runs = np.array([run["returns"][-1] for run in stored(name, task, seeds)])
+    runs = np.array([run["training"] if training else run["returns"][-1]
+                     for run in stored(name, task, seeds)])
     return (runs.mean(), runs.std(ddof=1), len(runs)) if len(runs) > 1 else None
 
 
@@ -139,12 +143,12 @@ def beside(args: argparse.Namespace) -> str:
     rows, missing, (first, *others) = [], [], args.names
     higher, lower = ({name: np.zeros(2, int) for name in others} for _ in range(2))
     for task in args.tasks:
-        own, cells = moments(first, task, args.seeds), [task]
+        own, cells = moments(first, task, args.seeds, args.training), [task]
         if own is None:
             missing.append(task)
             continue
         for name in args.names:
-            found = moments(name, task, args.seeds)
+            found = moments(name, task, args.seeds, args.training)
             if found is None:
                 cells.append("–")
                 continue
@@ -223,6 +227,7 @@ def shown(words: list[str]) -> str:
     parser.add_argument("show", choices=SHOWS)
     parser.add_argument("--output", type=Path, default=Path("study.png"))
     parser.add_argument("--by_seconds", action="store_true")
+    parser.add_argument("--training", action="store_true")
     args = options(parser, words)
     return SHOWS[args.show](args)
 

@@ -54,7 +54,7 @@ def kept(monkeypatch, tmp_path):
         last = slice(-len(returns), None)
         path.write_text(json.dumps({"name": name, "task": task, "seed": seed,
                                     "steps": [10, 20][last], "returns": returns,
-                                    "seconds": [0.5, seconds][last]}))
+                                    "seconds": [0.5, seconds][last], "training": 7.0}))
     return keep
 
 
@@ -69,6 +69,7 @@ def test_a_run_is_stored_with_its_settings_and_versions(kept, monkeypatch, tmp_p
                      | length)
     found = json.loads((tmp_path / name / f"{task}-3.json").read_text())
     assert found["steps"] == [64, 64] and len(found["returns"]) == 2 and "torch" in found["made"]
+    assert "training" in found
     assert found["settings"]["num_steps"] == 32
 
 
@@ -96,6 +97,9 @@ def test_means_stand_beside_published_ones_and_say_what_is_surely_lower(kept, mo
     assert "| Acrobot-v1 | -92.0 ± 1.0 (3) | -100.0 (5) | – |" in text
     assert "fastppo has a higher mean than paper in 1 (0 by Welch's test, p < 0.05), a lower one" \
         " in 1 (1)" in text
+    text = study_tables.shown(["beside", "general", "paper", "--training", "--seeds", "1", "2",
+                               "--tasks", TASK])
+    assert "| CartPole-v1 | 7.0 ± 0.0 (2) | 300.0 ± 2.0 (5) |" in text
 
 
 def test_the_return_of_a_peer_is_that_of_gymnasiums_episodes():
