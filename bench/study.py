@@ -84,12 +84,12 @@ class Marks:
 def ours(task: str, seed: int, marks: Marks, settings: dict) -> dict:
     """Train with settings of fastppo."""
     from fastppo import PPO
+    from fastppo.settings.known_names import MEAN_RETURN
     marks.start()
     with PPO(environment(task), seed=seed, progress="none", **settings) as ppo:
         marks.evaluate = lambda: ppo.evaluate(episodes(task)).mean
         ppo.learn(callbacks=lambda ppo, stats: marks.reached(ppo.step))
-        last_hundred = ppo.episodes.stats().get("charts/episodic_return")
-        return marks.result(ppo.step) | {"training": last_hundred}
+        return marks.result(ppo.step) | {"training": ppo.episodes.stats().get(MEAN_RETURN)}
 
 
 def theirs(task: str, seed: int, marks: Marks, tuned: bool) -> dict:
@@ -160,7 +160,7 @@ def run(name: str, task: str, seed: int, settings: dict) -> str:
         found = {"returns": [random_return(task)]}
     elif system in ("sb3", "zoo"):
         found = theirs(task, seed, marks, system == "zoo")
-    elif system in ("rl_games", "rltools", "cleanrl_script"):
+    elif system in PEERS:
         import study_peers
         found = getattr(study_peers, system)(task, seed, marks)
     else:

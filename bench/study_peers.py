@@ -22,7 +22,7 @@ from study_tasks import DEVELOPMENT, episodes, mean_return
 CONFIGS = {"CartPole-v1": "ppo_cartpole", "Pendulum-v1": "ppo_pendulum_torch",
            "LunarLander-v3": "ppo_lunar_discrete", "BipedalWalker-v3": "ppo_walker",
            "HalfCheetah-v5": "mujoco/halfcheetah_envpool"}  # of rl_games
-DISCRETE = "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3"
+DISCRETE = "CartPole-v1", "Acrobot-v1", "MountainCar-v0", "LunarLander-v3"  # of CleanRL's ppo.py
 PRINTED = re.compile(r"global_step=(\d+), episodic_return=\[?(.+?)\]?$")  # by CleanRL
 LIMIT = 2  # a run takes at most as many times the steps of its task in study_tasks.py
 
@@ -107,7 +107,7 @@ def cleanrl_script(task: str, seed: int, marks) -> dict:
     """Run CleanRL's script; in place of evaluations its last hundred training episodes count."""
     import cleanrl
     script = "ppo" if task in DISCRETE else "ppo_continuous_action"
-    command = [sys.executable, "-u", Path(next(iter(cleanrl.__path__)), f"{script}.py"), "--seed",
+    command = [sys.executable, "-u", Path(cleanrl.__path__[0], f"{script}.py"), "--seed",
                str(seed), "--env-id", task.replace("Lander-v3", "Lander-v2"), "--cuda", "False",
                "--total-timesteps", str(DEVELOPMENT[task])]
     last: deque[float] = deque(maxlen=100)
@@ -120,5 +120,5 @@ def cleanrl_script(task: str, seed: int, marks) -> dict:
                 last.append(float(found[2]))
                 marks.reached(int(found[1]))
     if process.returncode:
-        raise SystemExit(process.returncode)
+        raise subprocess.CalledProcessError(process.returncode, command)
     return marks.result(DEVELOPMENT[task])

@@ -127,8 +127,8 @@ def moments(name: str, task: str, seeds: Iterable[int], training: bool
             ) -> tuple[float, float, int] | None:
     """(mean, standard deviation, seeds) of the returns at the end; None without two runs.
 
-    Returns are of the last evaluation, or of the last `training` episodes. A deviation that was not
-    published is NaN.
+    Returns are of the last evaluation, with `training` of the last hundred training episodes. A
+    deviation that was not published is NaN.
     """
     if name in PUBLISHED:
         found = PUBLISHED[name]["tasks"].get(task)
