@@ -19,10 +19,13 @@ TIMED = ("charts/SPS", "time/collect", "time/update", "time/environment", "time/
 
 
 class Interruption:
-    """Raises KeyboardInterrupt once, before line number `at` of those run in `modules`."""
+    """Raises KeyboardInterrupt once, before line number `at` of those run in `modules`.
 
-    def __init__(self, at, modules):
-        self.left, self.lines, self.place = at, 0, None
+    If that line is one of the places `struck` before, it is the next one that is not.
+    """
+
+    def __init__(self, at, modules, struck=()):
+        self.at, self.lines, self.place, self.struck = at, 0, None, struck
         self.files = {os.path.join(FOLDER, f"{name}.py") for name in modules.split()}
 
     def __enter__(self):
@@ -42,9 +45,11 @@ class Interruption:
         # A tracer can strike between a block and its __exit__, where no signal is looked at.
         if event == "line" and not linecache.getline(*place).lstrip().startswith("with "):
             self.lines += 1
-            if self.lines == self.left:
-                self.place = f"{os.path.basename(place[0])}:{place[1]}"
-                raise KeyboardInterrupt
+            if 0 < self.at <= self.lines and self.place is None:
+                name = f"{os.path.basename(place[0])}:{place[1]}"
+                if name not in self.struck:
+                    self.place = name
+                    raise KeyboardInterrupt
         return self.line
 
 

@@ -48,7 +48,7 @@ class Square(gym.Env):
     ({"frame_stack": 2}, {"late": True, "dtype": np.float32}),
     ({"rnn": "gru", "rnn_size": 32}, {"late": True})], ids=str)
 def test_the_place_of_a_square_is_learnt(settings, env):
-    steps = 9216 if "rnn" in settings else 6144 if env.get("late") else 2560
+    steps = 9216 if "rnn" in settings else 6144 if env.get("late") else 3584
     fixed = dict(preset="none", model="cnn", seed=1, num_workers=0, num_envs=8, num_steps=32,
                  num_minibatches=4, epochs=4, lr=1e-3, anneal_lr=False, norm_rewards=False,
                  entropy_coef=0.01, gamma=0.5)

@@ -333,14 +333,14 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(name, workers, acting
     for at in np.linspace(1, counted.lines, points).astype(int).tolist():
         with guard(300), made(name, **settings) as ppo:
             found = []
-            with Interruption(at, MODULES) as strike:
+            with Interruption(at, MODULES, struck) as strike:
                 while len(found) < 4:
                     try:
                         found += iterations(ppo, 1, bits)
                     except KeyboardInterrupt:
                         struck.add(strike.place)
             assert found == want, strike.place
-    assert len(struck) > points // 2
+    assert len(struck) > points // 2  # a run with fewer waits may end before the last ones
 
 
 @pytest.mark.slow

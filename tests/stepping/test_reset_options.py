@@ -201,14 +201,14 @@ def test_an_interrupt_anywhere_in_a_rollout_changes_no_bit(workers, acting):
     for at in np.linspace(1, counted.lines, points).astype(int).tolist():
         with guard(300), PPO(Levels, **settings) as ppo:
             found = []
-            with Interruption(at, modules) as strike:
+            with Interruption(at, modules, struck) as strike:
                 while len(found) < 4:
                     try:
                         found.append(iterations(ppo, 1, bits)[0][0])
                     except KeyboardInterrupt:
                         struck.add(strike.place)
             assert found == want[:4], strike.place
-    assert len(struck) > points // 2
+    assert len(struck) > points // 2  # a run with fewer waits may end before the last ones
 
 
 class Breaks(Levels):
