@@ -38,9 +38,11 @@ DM_CONTROL = {f"dm_control/{name}-v0.1m": 1_000_000 for name in """
     humanoid-stand humanoid-walk manipulator-bring_ball pendulum-swingup point_mass-easy
     reacher-easy reacher-hard swimmer-swimmer6 swimmer-swimmer15 walker-run walker-stand walker-walk
 """.split()}
+SWINGUP = {"Swingup": 1_000_000}  # of study_swingup.py
 GOALS = {"CartPole-v1": 475, "Acrobot-v1": -90, "Pendulum-v1": -200, "LunarLander-v3": 200,
          "HalfCheetah-v5": 4_000, "BipedalWalker-v3": 250}  # of the timed runs
 SETS = {"development": DEVELOPMENT, "unseen": UNSEEN, "mujoco": MUJOCO, "dm_control": DM_CONTROL,
+        "swingup": SWINGUP,
         "timed": {task: DEVELOPMENT[task] for task in GOALS}}
 ARGUMENTS = {"FlappyBird-v0": {"use_lidar": False},
              "Hopper-v5.fine_steps": {"frame_skip": 1, "max_episode_steps": 4_000}}
@@ -60,6 +62,9 @@ def environment(task: str):
 
 def make(task: str) -> gymnasium.Env:
     """An environment of a task, with flat observations."""
+    if task in SWINGUP:
+        from study_swingup import Swingup
+        return Swingup.env()
     name, _, change = task.partition(".")
     for start, package in PACKAGES.items():
         if name.startswith(start):
