@@ -1,4 +1,4 @@
-"""dm_control's cartpole-swingup as functions that Numba compiles: ten times as fast.
+"""dm_control's cartpole-swingup as functions that Numba compiles, which train much faster.
 
 The pole and the cart, their damping, the reward and the limit of 1,000 steps are those of
 dm_control 1.0 (suite/cartpole.py and cartpole.xml); the rail ends without a bounce, and two
