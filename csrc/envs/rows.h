@@ -28,11 +28,12 @@ typedef struct {
     int64_t number, start, length, limit;
 } Episode;
 
-/* Rows `stride` bytes apart; env0 is the number of the first one in the run of this seed. */
+/* Rows `stride` bytes apart; env0 is the number of the first one in the run of this seed.
+ * An episode that begins here is truncated after `limit` steps. */
 typedef struct {
     Functions call;
     uint8_t *rows, *before; /* before [state bytes]: the state of one row before a step */
-    int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0;
+    int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0, limit;
     int64_t floats; /* of an observation, if it is one array of float32; else 0 */
     uint64_t seed;
 } Rows;

@@ -7,6 +7,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from fastppo.compiled_envs.rows import FAILS
+from fastppo.envs.wrappers import unchecked_step
 from fastppo.machine.kernels import GOING
 from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaf_arrays
@@ -59,7 +60,7 @@ class CompiledSerial(Serial):
         restarted, views = super().begin(resumed, episode), self.views
         views.same_game.fill(False)
         self.compiled = self.kind.code.env_rows(
-            views.rows, self.seed, self.first, views.fin, (
+            views.rows, self.seed, self.first, self.limit_of(0), views.fin, (
                 self.recorder.rewards, views.term, views.trunc, views.obs, views.length, views.act,
                 views.logp, views.val, views.nxt))
         self.use_options(self.options)
@@ -69,7 +70,11 @@ class CompiledSerial(Serial):
         """Stores an observation, and the limit of an episode that begins."""
         super().receive(e, obs, info, begins, ended)
         if begins:
-            self.running.rows[e].limit = min(self.kind.limit, self.steps[e][1])
+            self.running.rows[e].limit = min(begins.limit, self.limit_of(e))
+
+    def limit_of(self, e: int) -> int:
+        """Steps after which episodes of environment e are truncated."""
+        return min(self.kind.limit, unchecked_step(self.envs[e])[1])
 
     def use_options(self, history: ResetOptions) -> None:
         """See Environments.use_options."""
