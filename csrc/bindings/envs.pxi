@@ -9,7 +9,7 @@ cdef extern from "envs/rows.h" nogil:
         Functions call
         uint8_t *rows
         uint8_t *before
-        int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0, limit, floats
+        int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0, floats
         uint64_t seed
     ctypedef struct Record:
         const uint8_t *act
@@ -71,8 +71,8 @@ cdef class EnvRows:
     cdef int64_t steps
     cdef object arrays
 
-    def __init__(self, functions, rows, before, offsets, uint64_t seed, int64_t env0,
-                 int64_t limit, final, arrays):
+    def __init__(self, functions, rows, before, offsets, uint64_t seed, int64_t env0, final,
+                 arrays):
         cdef size_t reset, step, observe
         reset, step, observe = functions
         self.rows.call = Functions(<void *>reset, <void *>step, <void *>observe)
@@ -81,7 +81,7 @@ cdef class EnvRows:
         self.rows.state, self.rows.options = offsets
         self.rows.state_bytes, self.rows.obs_bytes = before.nbytes, final.nbytes // len(final)
         self.rows.floats = self.rows.obs_bytes // 4 if final.dtype == "f4" else 0
-        self.rows.seed, self.rows.env0, self.rows.limit = seed, env0, limit
+        self.rows.seed, self.rows.env0 = seed, env0
         self.steps, self.rollout.envs = arrays[0].shape
         self.rollout.final = memory_of(final, NULL)
         for i, array in enumerate(arrays):

@@ -22,18 +22,18 @@ typedef struct {
     int32_t (*observe)(const void *state, void *obs);
 } Functions;
 
-/* `start` is the episode's first step in the count of the run; it is truncated after `limit`. */
+/* `start` is the episode's first step in the count of the run; it is truncated after `limit`, and
+ * those that follow it after `next_limit`. */
 typedef struct {
     Stream rng;
-    int64_t number, start, length, limit;
+    int64_t number, start, length, limit, next_limit;
 } Episode;
 
-/* Rows `stride` bytes apart; env0 is the number of the first one in the run of this seed.
- * An episode that begins here is truncated after `limit` steps. */
+/* Rows `stride` bytes apart; env0 is the number of the first one in the run of this seed. */
 typedef struct {
     Functions call;
     uint8_t *rows, *before; /* before [state bytes]: the state of one row before a step */
-    int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0, limit;
+    int64_t stride, state, state_bytes, options, obs_bytes, act_bytes, env0;
     int64_t floats; /* of an observation, if it is one array of float32; else 0 */
     uint64_t seed;
 } Rows;

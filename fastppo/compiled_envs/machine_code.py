@@ -133,12 +133,12 @@ class MachineCode:
         env.places = ((state, rng, base + layout.options_at), (state, action, rng, reward),
                       (state, obs))
 
-    def env_rows(self, rows: np.ndarray, seed: int, first: int, limit: int, final: np.ndarray,
+    def env_rows(self, rows: np.ndarray, seed: int, first: int, final: np.ndarray,
                  arrays: Sequence[np.ndarray]) -> EnvRows:
         """The EnvRows of rows u1 [e bytes]; see machine/kernels.py."""
         layout = self.layout
         return EnvRows(self.functions, rows, np.empty(layout.state.itemsize, np.uint8),
-                       (layout.state_at, layout.options_at), seed, first, limit, final, arrays)
+                       (layout.state_at, layout.options_at), seed, first, final, arrays)
 
     def reset(self, env: Any) -> None:
         """See Interpreted.reset."""

@@ -30,8 +30,6 @@ class EpisodesOfRows:
         return len(self.rows)
 
     def __getitem__(self, e: int) -> RunningEpisode:
-        if e >= len(self.rows):
-            raise IndexError(e)
         row = self.rows[e]
         return RunningEpisode(*map(int, (row.number, row.rng.seed, row.start)))
 
@@ -60,21 +58,19 @@ class CompiledSerial(Serial):
         restarted, views = super().begin(resumed, episode), self.views
         views.same_game.fill(False)
         self.compiled = self.kind.code.env_rows(
-            views.rows, self.seed, self.first, self.limit_of(0), views.fin, (
+            views.rows, self.seed, self.first, views.fin, (
                 self.recorder.rewards, views.term, views.trunc, views.obs, views.length, views.act,
                 views.logp, views.val, views.nxt))
         self.use_options(self.options)
         return restarted
 
     def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
-        """Stores an observation, and the limit of an episode that begins."""
+        """Stores an observation, and the limits of an episode that begins and of later ones."""
         super().receive(e, obs, info, begins, ended)
         if begins:
-            self.running.rows[e].limit = min(begins.limit, self.limit_of(e))
-
-    def limit_of(self, e: int) -> int:
-        """Steps after which episodes of environment e are truncated."""
-        return min(self.kind.limit, unchecked_step(self.envs[e])[1])
+            row, longest = self.running.rows[e], unchecked_step(self.envs[e])[1]
+            row.next_limit = min(self.kind.limit, longest)
+            row.limit = min(row.next_limit, begins.limit)
 
     def use_options(self, history: ResetOptions) -> None:
         """See Environments.use_options."""

@@ -46,10 +46,10 @@ class CompiledVector(VectorEnv):
             env.reset(seed=seed + i, options=options)
             env.set_options({})  # of the later episodes
             self.obs[1, i] = env.obs[0]
-        self.running["limit"] = limit = self.envs[0].limit
+        self.running["limit"] = self.running["next_limit"] = self.envs[0].limit
         self.running["number"] = self.running["start"] = self.now = 0
         self.steps = self.envs[0].code.env_rows(
-            self.rows, seed, 0, limit, self.final, (self.reward, *self.ends, self.obs, self.length))
+            self.rows, seed, 0, self.final, (self.reward, *self.ends, self.obs, self.length))
         return self.layout.given(self.obs[1]), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict]:

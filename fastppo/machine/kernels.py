@@ -410,7 +410,7 @@ class ActionNoise:
 
 
 # Environments that are records: EnvRows(functions, rows, before, (offset of the state, of the
-# options), seed, number of the first, limit of later episodes, fin, arrays [t e ...]), of which the
-# first are reward f64, term, trunc, obs and length, and where a policy acts act, logp, val and nxt.
-# Its methods are in csrc/bindings/envs.pxi.
+# options), seed, number of the first, fin, arrays [t e ...]), of which the first are reward f64,
+# term, trunc, obs and length, and where a policy acts act, logp, val and nxt. Its methods are in
+# csrc/bindings/envs.pxi.
 EnvRows, GOING = getattr(_twin, "EnvRows", object), getattr(_twin, "GOING", 0)

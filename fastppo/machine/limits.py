@@ -38,14 +38,6 @@ def affinity_cores() -> int:
     return cores or 1
 
 
-def system_load(cores: int) -> float:
-    """Programs that ran here in the last minute; 0 if unknown, or if the machine has more cores."""
-    try:
-        return os.getloadavg()[0] if cores == os.cpu_count() else 0.0
-    except (AttributeError, OSError):  # Windows
-        return 0.0
-
-
 def is_terminal(stream: Any) -> bool:
     """True if a line of `stream` can be replaced: a terminal that knows control codes."""
     return (stream is not None and stream.isatty()

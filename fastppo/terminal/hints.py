@@ -13,7 +13,7 @@ from fastppo.settings.known_names import ENTROPY, EPISODES
 from fastppo.terminal.banner import folded
 from fastppo.terminal.snapshot import Snapshot
 
-BOTTLENECK, BUSY = 0.6, 0.7  # share of the time; other programs for each core
+BOTTLENECK = 0.6  # share of the time
 SETTLED = 20  # snapshots after which shares of the time are believed
 LONG_EPISODE = 200_000  # steps without the end of an episode
 ALIKE_STEPS = 100_000  # without a difference between rewards, or between lengths of episodes
@@ -36,14 +36,16 @@ class Hints:
     def of_learning(self, ppo, stats: dict[str, float]) -> Iterator[tuple[str, str]]:
         """Counts an iteration, once; (subject, hint) of all that can be said of it."""
         raw, length = ppo.arena["raw"][ppo.arena["valid"]], ppo.arena["length"]
-        for seen, values in ((self.rewards, raw), (self.lengths, length[length > 0])):
+        ends = np.where(ppo.arena["term"], length, -1)[length > 0]  # a limit counts as one length
+        for seen, values in ((self.rewards, raw), (self.lengths, ends)):
             if len(seen) < 2:
                 seen.update(np.unique(values).tolist())
         self.steps += len(raw)
         more = f"--entropy_coef={10 * ppo.coefficients.entropy_coef or 0.01:g} makes it try more"
         if self.steps >= ALIKE_STEPS and len(self.rewards) == 1 and len(self.lengths) < 2:
             yield "alike", (f"each reward of {self.steps:,} steps was {min(self.rewards):g}, and no"
-                            f" episode's length differed, so there is nothing to learn: {more}")
+                            " episode terminated at another length, so there is nothing to learn:"
+                            f" {more}")
         share, choices = ppo.step / (ppo.total or 1), ppo.arena["act"].dtype.kind == "i"
         if share <= EARLY and stats[ENTROPY] < NO_ENTROPY and choices and ppo.policy.head.size > 1 \
                 and ppo.policy.observer.layout.mask is None:  # which may leave one action
@@ -53,10 +55,7 @@ class Hints:
     def of_speed(self, now: Snapshot) -> Iterator[tuple[str, str]]:
         """Counts a snapshot; (subject, hint) of all that can be said of it."""
         self.looks += 1
-        if self.looks >= SETTLED and now.others > BUSY:
-            yield "cores", ("other programs use these cores, which slows this run; a limit assumes"
-                            " they are free")
-        elif self.looks >= SETTLED and now.shares.get("environment", 0.0) >= BOTTLENECK:
+        if self.looks >= SETTLED and now.shares.get("environment", 0.0) >= BOTTLENECK:
             workers = max(1, now.workers)
             more = f"{workers} of {now.cores} cores: --num_workers={now.cores}" \
                 if workers < now.cores else \

@@ -50,7 +50,6 @@ class Snapshot(NamedTuple):
     lr: float
     workers: int
     cores: int
-    others: float = 0.0  # programs beside this run, for each core, see load_of_others
 
 
 class Moment(NamedTuple):
@@ -117,7 +116,7 @@ class RunHistory:
             ppo.step, ppo.total, left, stats, tuple(self.returns), self.best,
             self.evaluation, threshold, speed, self.mean_speed(ppo), self.limit,
             shares_between(before, now), memory_of(ppo), ppo.lr,
-            config.num_workers, cores, load_of_others(config, cores * ppo.ranks.size))
+            config.num_workers, cores)
 
 
 def shares_between(before: Moment, now: Moment) -> dict[str, float]:
@@ -225,15 +224,6 @@ def measured_peak() -> float:
     """FLOPs per second of one core, measured once per process in about 50 ms."""
     with torch_threads(1):
         return peak(seconds=0.015)
-
-
-def load_of_others(config: Any, cores: int) -> float:
-    """Programs beside this run that used the machine in the last minute, for each of its cores.
-
-    0 where it is not known: the load is that of the whole machine, of which a run may have a part.
-    """
-    own = max(1, config.num_workers, config.torch_threads, config.update_threads)
-    return max(0.0, (limits.system_load(cores) - own) / cores)
 
 
 def memory_of(ppo) -> int | None:

@@ -7,7 +7,7 @@ torch, so that a wrong setting is refused at once.
 import logging
 import secrets
 from functools import partial
-from typing import Any, Callable
+from typing import Callable
 
 from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
 from fastppo.envs.source import EnvSource

@@ -197,15 +197,9 @@ CONFLICTS = [
     *(Conflict(name, lambda c: c.vec in ENGINES and c.preprocessing == "none",
           f"{name}={{{name}}}, but vec={{vec}} makes complete environments, whose own settings are"
           " given as env_kwargs", Omit(name)) for name in having("wrapper")),
-    Conflict("reset_options", lambda c: c.vec in ENGINES,
-        "there are reset_options, but a vector environment resets its environments itself",
-        Omit("reset_options")),
-    Conflict("stagger", lambda c: c.given.stagger != "auto" and c.vec in ENGINES,
-        "stagger is {stagger}, but a vector environment ends its episodes itself",
-        Omit("stagger")),
-    Conflict("nan_policy", lambda c: c.vec in ENGINES,
-        "nan_policy=reset_env resets one environment, which a vector environment cannot",
-        Omit("nan_policy")),
+    *(Conflict(name, lambda c, name=name: c.vec in ENGINES and getattr(c, name),
+          f"{name} is set, but a vector environment resets its environments itself", Omit(name))
+      for name in ("reset_options", "nan_policy", "stagger")),
     Conflict("nan_policy", lambda c: c.agents > 1,
         "nan_policy=reset_env is not for games of several agents", Omit("nan_policy")),
     Conflict("past", lambda c: c.agents == 1, "past={past} is for games of several agents",

@@ -21,7 +21,6 @@ from fastppo.terminal.snapshot import (
     Moment,
     RunHistory,
     Snapshot,
-    load_of_others,
     shares_between,
     speed_limit,
     thinned,
@@ -219,20 +218,6 @@ def test_environments_as_bottleneck_are_said_once_with_what_helps():
     assert looks(NOW._replace(workers=0), 60)[0].endswith("on 1 of 2 cores: --num_workers=2")
     assert looks(NOW, hints.SETTLED - 1) == []
     assert looks(NOW._replace(shares={"environment": 0.59}), 60) == []
-
-
-def test_other_programs_on_the_cores_are_said_in_place_of_the_environments():
-    text, = looks(NOW._replace(others=1.2), 60)
-    assert text.startswith("other programs use these cores") and "a limit assumes" in text
-
-
-@pytest.mark.parametrize("load, cores, others", [(5.0, 2, 1.5), (2.1, 2, 0.05), (1.0, 2, 0.0),
-                                                 (60.0, 4, 0.0)])
-def test_the_load_of_others_is_that_beyond_this_run(monkeypatch, load, cores, others):
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    config = SimpleNamespace(num_workers=2, torch_threads=1, update_threads=1)
-    assert load_of_others(config, cores) == pytest.approx(others)
 
 
 def test_episodes_that_never_end_are_said():
