@@ -198,7 +198,7 @@ CONFLICTS = [
           f"{name}={{{name}}}, but vec={{vec}} makes complete environments, whose own settings are"
           " given as env_kwargs", Omit(name)) for name in having("wrapper")),
     *(Conflict(name, lambda c, name=name: c.vec in ENGINES and getattr(c, name),
-          f"{name} is set, but a vector environment resets its environments itself", Omit(name))
+          f"{name}={{{name}}}, but a vector environment resets its environments itself", Omit(name))
       for name in ("reset_options", "nan_policy", "stagger")),
     Conflict("nan_policy", lambda c: c.agents > 1,
         "nan_policy=reset_env is not for games of several agents", Omit("nan_policy")),

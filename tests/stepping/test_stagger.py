@@ -70,6 +70,6 @@ def test_a_run_that_is_resumed_within_such_an_episode_is_the_same(env, workers, 
 
 def test_the_episodes_of_a_vector_environment_end_by_themselves():
     env = gym.make_vec("CartPole-v1", num_envs=2)
-    with pytest.raises(ConfigError, match="stagger is set, but a vector environment"):
+    with pytest.raises(ConfigError, match="stagger=9, but a vector environment"):
         PPO(env, preset="none", stagger=9)
     env.close()
