@@ -76,10 +76,6 @@ class Config:
     """Iterations after which the policy becomes one of the eight that are kept for `past`"""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated; none: the environment's own limit"""
-    stagger: int | Literal["auto"] = setting(0, form="auto", rule=rules.or_auto(rules.whole(0)))
-    """Truncate the first episode of environment e of n in training after e * stagger / n steps, so
-    that episodes of one length do not stay in step; 0: do not; auto: the environment's limit, 1,000
-    if none is known, and 0 where num_steps reaches it or for a VectorEnv [Bharthulwar 2025]"""
     frame_stack: int = setting(1, "wrapper")
     """Consecutive observations given to the network at once, the current one included
     [4 for Atari: Mnih 2015]"""

@@ -19,7 +19,6 @@ static int32_t begin_next(const Rows *rows, int64_t e, Episode *episode, int64_t
     episode->number += episode->number < 0 ? -1 : 1; /* the warm-up's are -1, -2, ... */
     episode->start = start;
     episode->length = 0;
-    episode->limit = episode->next_limit;
     episode->rng.seed = noise_word(rows->seed, ENV_SEED, (uint32_t)(rows->env0 + e),
                                    (uint32_t)episode->number, 0) >> 1;
     episode->rng.draws = 0;

@@ -22,11 +22,10 @@ typedef struct {
     int32_t (*observe)(const void *state, void *obs);
 } Functions;
 
-/* `start` is the episode's first step in the count of the run; it is truncated after `limit`, and
- * those that follow it after `next_limit`. */
+/* `start` is the episode's first step in the count of the run; it is truncated after `limit`. */
 typedef struct {
     Stream rng;
-    int64_t number, start, length, limit, next_limit;
+    int64_t number, start, length, limit;
 } Episode;
 
 /* Rows `stride` bytes apart; env0 is the number of the first one in the run of this seed. */

@@ -57,7 +57,7 @@ def records(dtype: np.dtype) -> np.dtype:
 
 # The running episode: see csrc/envs/rows.h, and RunningEpisode for the numbers of training.
 EPISODE = records(np.dtype([("rng", STREAM), *((name, "i8") for name in (
-    "number", "start", "length", "limit", "next_limit"))]))
+    "number", "start", "length", "limit"))]))
 LENGTH = 4  # the place of its length, in words of 8 bytes
 FAILS = "it fails as machine code, and not as Python; check() compares them"
 

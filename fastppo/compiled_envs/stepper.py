@@ -7,7 +7,6 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from fastppo.compiled_envs.rows import FAILS
-from fastppo.envs.wrappers import unchecked_step
 from fastppo.machine.kernels import GOING
 from fastppo.spaces.actions import bounds_of
 from fastppo.spaces.leaves import leaf_arrays
@@ -65,12 +64,10 @@ class CompiledSerial(Serial):
         return restarted
 
     def receive(self, e: int, obs: Any, info: dict, begins=None, ended: bool = False) -> None:
-        """Stores an observation, and the limits of an episode that begins and of later ones."""
+        """Stores an observation, and the limit of an episode that begins."""
         super().receive(e, obs, info, begins, ended)
         if begins:
-            row, longest = self.running.rows[e], unchecked_step(self.envs[e])[1]
-            row.next_limit = min(self.kind.limit, longest)
-            row.limit = min(row.next_limit, begins.limit)
+            self.running.rows[e].limit = min(self.kind.limit, self.steps[e][1])
 
     def use_options(self, history: ResetOptions) -> None:
         """See Environments.use_options."""

@@ -46,8 +46,8 @@ class CompiledVector(VectorEnv):
             env.reset(seed=seed + i, options=options)
             env.set_options({})  # of the later episodes
             self.obs[1, i] = env.obs[0]
-        self.running["limit"] = self.running["next_limit"] = self.envs[0].limit
-        self.running["number"] = self.running["start"] = self.now = 0
+        self.running["limit"], self.now = self.envs[0].limit, 0
+        self.running["number"] = self.running["start"] = 0
         self.steps = self.envs[0].code.env_rows(
             self.rows, seed, 0, self.final, (self.reward, *self.ends, self.obs, self.length))
         return self.layout.given(self.obs[1]), {}

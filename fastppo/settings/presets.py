@@ -24,7 +24,7 @@ GAMES = frozenset("""
     VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 """.split())
 # Chosen on thirteen tasks (bench/study.md, bench/LOG.md).
-GENERAL = dict(lr="auto", gamma="auto", log_std_init="auto", stagger="auto")
+GENERAL = dict(lr="auto", gamma="auto", log_std_init="auto")
 PRESETS: dict[str, dict[str, Any]] = {
     "general": GENERAL,  # of every other environment
     **{name: GENERAL | dict(total_steps=steps) for name, steps in dict(

@@ -38,7 +38,6 @@ class EpisodeRules(NamedTuple):
     reset_on_nan: bool = False  # a number that is not finite ends it
     cuts: dict[tuple[int, int], int] = {}  # (environment, number) of one that failed twice -> step
     past: float = 0.0  # share of the games against earlier policies
-    stagger: float = 0.0  # steps from the end of one environment's first episode to the next one's
 
 
 NO_RULES = EpisodeRules()
@@ -88,9 +87,7 @@ class Environments:
         cut = self.rules.cuts.get((self.number(e), number), math.inf)
         seed = None if self.seed is None else kernels.episode_seed(
             self.seed, kernels.Purpose.ENV_SEED, self.number(e), number + SUBSTITUTE * (cut <= 0))
-        limit = math.ceil(self.number(e) * self.rules.stagger) if number == 0 else 0
-        return RunningEpisode(number, seed, self.now + 1, min(
-            cut if cut > 0 else math.inf, limit or math.inf))
+        return RunningEpisode(number, seed, self.now + 1, cut if cut > 0 else math.inf)
 
     def begin_episode(self, e: int, episode: RunningEpisode, **options: Any) -> dict:
         """Resets environment e into `episode` and returns the info; `running` is replaced last."""

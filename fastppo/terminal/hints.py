@@ -36,16 +36,14 @@ class Hints:
     def of_learning(self, ppo, stats: dict[str, float]) -> Iterator[tuple[str, str]]:
         """Counts an iteration, once; (subject, hint) of all that can be said of it."""
         raw, length = ppo.arena["raw"][ppo.arena["valid"]], ppo.arena["length"]
-        ends = np.where(ppo.arena["term"], length, -1)[length > 0]  # a limit counts as one length
-        for seen, values in ((self.rewards, raw), (self.lengths, ends)):
+        for seen, values in ((self.rewards, raw), (self.lengths, length[length > 0])):
             if len(seen) < 2:
                 seen.update(np.unique(values).tolist())
         self.steps += len(raw)
         more = f"--entropy_coef={10 * ppo.coefficients.entropy_coef or 0.01:g} makes it try more"
         if self.steps >= ALIKE_STEPS and len(self.rewards) == 1 and len(self.lengths) < 2:
             yield "alike", (f"each reward of {self.steps:,} steps was {min(self.rewards):g}, and no"
-                            " episode terminated at another length, so there is nothing to learn:"
-                            f" {more}")
+                            f" episode's length differed, so there is nothing to learn: {more}")
         share, choices = ppo.step / (ppo.total or 1), ppo.arena["act"].dtype.kind == "i"
         if share <= EARLY and stats[ENTROPY] < NO_ENTROPY and choices and ppo.policy.head.size > 1 \
                 and ppo.policy.observer.layout.mask is None:  # which may leave one action

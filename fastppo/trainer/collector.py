@@ -24,8 +24,7 @@ def make_collector(arena: Arena, source: EnvSource, policy: Policy, learner: Lea
     """The Collector of a run: its environments, and the actor that chooses their actions."""
     vector, views = source.vector, RolloutViews.of(arena, 0, config.rows)
     log = EpisodeLog(views, config.replay_limit if vector is None else 0, config.agents)
-    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {}, config.past,
-                         config.stagger / config.num_envs)
+    rules = EpisodeRules(config.replay_timeout, config.nan_policy == "reset_env", {}, config.past)
     snapshots = EnvSnapshots(arena, ReturnScaling(config.rows), log)
     collector = Collector(arena, policy, config, snapshots)
     if vector is not None and attached_simulator(collector, vector):

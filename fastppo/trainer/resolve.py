@@ -7,7 +7,7 @@ torch, so that a wrong setting is refused at once.
 import logging
 import secrets
 from functools import partial
-from typing import Callable
+from typing import Any, Callable
 
 from fastppo.config import IMAGE_MODELS, MODELS, Config, default_of
 from fastppo.envs.source import EnvSource
@@ -15,7 +15,6 @@ from fastppo.machine import limits
 from fastppo.spaces.leaves import STATE
 from fastppo.spaces.observations import ObservationLayout
 from fastppo.trainer.rules import (
-    ENGINES,
     OF_DEVICES,
     can_start_workers,
     case_of,
@@ -29,7 +28,6 @@ from fastppo.trainer.rules import (
 
 log = logging.getLogger("fastppo")
 LONG, SHORT_LR = 1_000_000, 5e-4  # steps of a run, from which on this rate can end exploration
-USUAL_LIMIT = 1_000  # steps of an episode, where no limit is known
 WIDE_LAYER = 256  # units, from which on products of minibatches keep a GPU busy
 # Seconds, measured: bench/workers.py, bench/LOG.md.
 START_SECONDS = 0.25  # until the workers have started
@@ -44,11 +42,8 @@ def resolve(source: EnvSource) -> Config:
     """
     given, seen = source.config, ObservationLayout(source.obs_space, source.act_space)
     config = resolve_for_spaces(given, seen)
-    limit = source.step_limit if isinstance(source.step_limit, int) else 0
     if config.gamma == "auto":
-        config = config.replace(gamma=discount_for(limit))
-    if config.stagger == "auto":
-        config = config.replace(stagger=stagger_for(limit, config))
+        config = config.replace(gamma=discount_for(source.step_limit))
     if config.lr == "auto":
         config = config.replace(lr=SHORT_LR if config.total_steps < LONG else default_of("lr"))
     check_settings(config, given, seen)
@@ -99,18 +94,10 @@ def resolve_for_spaces(config: Config, seen: ObservationLayout) -> Config:
     return config.replace(device="cpu" if by_rule else device_to_use(config))
 
 
-def discount_for(limit: int) -> float:
-    """The discount of gamma=auto: what is a fifth of an episode's `limit` away counts a third.
-
-    The limit is 0 if none is known.
-    """
-    return min(max(0.97, 1 - 5 / limit), 0.999) if limit > 0 else default_of("gamma")
-
-
-def stagger_for(limit: int, config: Config) -> int:
-    """The stagger of stagger=auto, for episodes of `limit` steps, 0 if none is known."""
-    limit = max(0, limit) or USUAL_LIMIT
-    return limit if config.num_steps < limit and config.vec not in ENGINES else 0
+def discount_for(limit: Any) -> float:
+    """The discount of gamma=auto: what is a fifth of an episode's `limit` away counts a third."""
+    known = isinstance(limit, int) and limit > 0
+    return min(max(0.97, 1 - 5 / limit), 0.999) if known else default_of("gamma")
 
 
 def _convolves(config: Config, seen: ObservationLayout) -> bool:

@@ -199,7 +199,7 @@ CONFLICTS = [
           " given as env_kwargs", Omit(name)) for name in having("wrapper")),
     *(Conflict(name, lambda c, name=name: c.vec in ENGINES and getattr(c, name),
           f"{name}={{{name}}}, but a vector environment resets its environments itself", Omit(name))
-      for name in ("reset_options", "nan_policy", "stagger")),
+      for name in ("reset_options", "nan_policy")),
     Conflict("nan_policy", lambda c: c.agents > 1,
         "nan_policy=reset_env is not for games of several agents", Omit("nan_policy")),
     Conflict("past", lambda c: c.agents == 1, "past={past} is for games of several agents",

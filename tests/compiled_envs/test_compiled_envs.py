@@ -85,7 +85,7 @@ def test_a_rollout_equals_that_of_the_python_functions(kind, acting):
 
 @pytest.mark.parametrize("changes", [
     dict(action_scaling=True), dict(max_episode_steps=5), dict(nan_policy="reset_env"),
-    dict(env_kwargs={}), dict(frame_stack=2), dict(stagger=9), dict(stagger=9, num_workers=2)])
+    dict(env_kwargs={}), dict(frame_stack=2)])
 def test_a_setting_changes_both_alike(changes):
     assert run_of(Push, **changes) == run_of(in_python(Push), **changes)
 

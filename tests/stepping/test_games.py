@@ -225,8 +225,7 @@ def test_metrics_count_games_and_have_the_return_of_each_agent():
 
 GAMES = {
     "scripted": (Scripted, {}), "gru": (Scripted, dict(rnn="gru", rnn_size=4)),
-    "limit": (Scripted, dict(max_episode_steps=5, stagger=4)),
-    "no index": (Scripted, dict(agent_index=False)),
+    "limit": (Scripted, dict(max_episode_steps=5)), "no index": (Scripted, dict(agent_index=False)),
     "uneven": (Uneven, {}), "masked": (Masked, {}), "masks of infos": (InfoMasked, {}),
     "continuous": (Reaching, {}),
     "central critic": (Central, dict(critic_keys=("state", "agent", "obs"))),

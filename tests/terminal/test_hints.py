@@ -53,9 +53,8 @@ class Noisy(Guess):
 
 # The words of a hint, two faults that it finds, each an environment and settings, and its setting.
 FAULTS = {
-    "each reward of 100,352 steps was 1, and no episode terminated": ("--entropy_coef=0.01", [
-        (lambda: Guess(bad=1.0), {}), (lambda: Guess(bad=1.0, length=0), {"num_steps": 128}),
-        (lambda: Guess(bad=1.0, length=0), {"max_episode_steps": 600, "stagger": 600})]),
+    "each reward of 100,352 steps was 1, and no episode's length": ("--entropy_coef=0.01", [
+        (lambda: Guess(bad=1.0), {}), (lambda: Guess(bad=1.0, length=0), {"num_steps": 128})]),
     "where a network learns best from numbers near 1, and norm_obs is off": ("norm_obs=True", [
         (large(Box(0, 640, (2,))), {"norm_obs": False}),
         (large(Dict(a=Box(-1, 1, (2,)), b=Box(-500, 500, (1,), np.int64))), {"norm_obs": False})]),

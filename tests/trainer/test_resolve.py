@@ -59,20 +59,9 @@ def test_short_runs_begin_with_a_higher_learning_rate(settings, wanted):
     assert source_of("Acrobot-v1", settings).resolved.lr == wanted
 
 
-@pytest.mark.parametrize(("env", "settings", "wanted"), [
-    ("Acrobot-v1", {}, 500), ("Acrobot-v1", {"num_steps": 499}, 500),
-    ("Acrobot-v1", {"num_steps": 500}, 0), ("Acrobot-v1", {"max_episode_steps": 256}, 0),
-    ("Acrobot-v1", {"stagger": 7}, 7), ("Acrobot-v1", {"preset": "none"}, 0), (Chance, {}, 1000),
-    (Chance, {"num_steps": 1000}, 0), (Limited, {"num_steps": 249}, 250)])
-def test_first_episodes_are_staggered_where_a_rollout_is_shorter_than_one(env, settings, wanted):
-    settings = {"preset": "general", "num_workers": 0, **settings}
-    assert source_of(env, settings).resolved.stagger == wanted
-
-
-def test_a_vector_environment_has_the_discount_of_its_environments_and_is_not_staggered():
+def test_a_vector_environment_has_the_discount_of_its_environments():
     env = gym.make_vec("MountainCar-v0", num_envs=2)  # a limit of 200 steps
-    config = source_of(env, {"preset": "general", "num_steps": 16}).resolved
-    assert config.gamma == pytest.approx(0.975, abs=1e-12) and config.stagger == 0
+    assert source_of(env, {}).resolved.gamma == pytest.approx(0.975, abs=1e-12)
     env.close()
 
 
