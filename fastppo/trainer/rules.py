@@ -197,7 +197,7 @@ CONFLICTS = [
     *(Conflict(name, lambda c: c.vec in ENGINES and c.preprocessing == "none",
           f"{name}={{{name}}}, but vec={{vec}} makes complete environments, whose own settings are"
           " given as env_kwargs", Omit(name)) for name in having("wrapper")),
-    *(Conflict(name, lambda c, name=name: c.vec in ENGINES and getattr(c, name),
+    *(Conflict(name, lambda c: c.vec in ENGINES,
           f"{name}={{{name}}}, but a vector environment resets its environments itself", Omit(name))
       for name in ("reset_options", "nan_policy")),
     Conflict("nan_policy", lambda c: c.agents > 1,
