@@ -178,7 +178,7 @@ def seconds_cell(runs: list[dict], goal: float) -> str:
         return "–"
     found = [run["seconds"][-1] if run["returns"][-1] >= goal else float("inf") for run in runs]
     if np.isinf(np.median(found)):
-        return f"not in {max(run['seconds'][-1] for run in runs):.0f} ({count(found)})"
+        return f"not in {max(run['seconds'][-1] for run in runs):.0f} s ({count(found)})"
     spread = f"{brief(min(found))} to {brief(max(found))}; " if found[1:] else ""
     return f"**{brief(np.median(found))}** ({spread}{count(found)})"
 
