@@ -177,7 +177,7 @@ def test_nothing_is_left_of_a_main_process_that_ends_at_any_instant(doing):
     names, rng = set(os.listdir("/dev/shm")), random.Random(1)
     codes = [main_process_ends(doing, rng.uniform(0.0, 0.2)) for _ in range(20)]
     assert codes == [-(signal.SIGKILL if ENDS[doing] else signal.SIGHUP)] * 20
-    assert set(os.listdir("/dev/shm")) <= names
+    assert holds(lambda: set(os.listdir("/dev/shm")) <= names)
 
 
 # ---- making and closing ------------------------------------------------------------------------

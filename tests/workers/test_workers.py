@@ -356,7 +356,7 @@ def test_no_worker_outlives_a_main_process_that_is_killed(doing, kill):
         assert len(alive(pids)) == 2
         kill(main.pid, signal.SIGKILL)
         assert holds(lambda: not alive(pids))
-    assert set(os.listdir("/dev/shm")) <= names
+    assert holds(lambda: set(os.listdir("/dev/shm")) <= names)
 
 
 def test_workers_amid_a_step_die_with_the_main_process_though_a_fork_of_it_lives_on():
