@@ -675,7 +675,7 @@ def test_without_a_setting_lunarlander_is_trained_with_its_preset():
 
 
 def test_a_seed_that_is_not_given_is_drawn_printed_and_stored(command):
-    _, out, _ = command(*CARTPOLE, "--eval_episodes=0")
+    _, out, _ = command(*UNSEEDED, "--eval_episodes=0")
     seed = int(re.search(r"seed (\d+)", out)[1])
     assert json.loads((only_run() / "summary.json").read_text())["seed"] == seed
     assert f"__{seed}__" in only_run().name

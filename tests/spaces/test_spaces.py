@@ -195,6 +195,7 @@ def test_a_policy_of_any_spaces_is_the_same_after_save_and_load(trainer, tmp_pat
     policy = load(tmp_path / "policy.safetensors")
     assert (policy.obs_space, policy.act_space) == (OBS[obs], ACT[act])
     seen = policy.observer.layout
+    OBS[obs].seed(3)
     values = [OBS[obs].sample() for _ in range(3)]
     batch = seen.structure([np.stack([leaf.of(v) for v in values]) for leaf in leaves(OBS[obs])])
     first, same = ppo.policy.predict(batch), policy.predict(batch)
