@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         except ModuleNotFoundError as error:
             if error.name not in NEEDED_PACKAGES:
                 raise
-            print(f"error: {error.name} is not installed for {sys.executable}\n"
-                  "  fix: make train, or pip install -e .", file=sys.stderr, flush=True)
+            print(f"error: {error.name} is not installed for {sys.executable}\n  fix: make train,"
+                  " then source .venv/bin/activate", file=sys.stderr, flush=True)
             raise SystemExit(2) from None
         except BrokenPipeError:  # fastppo --help | head
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
